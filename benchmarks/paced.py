@@ -138,7 +138,10 @@ class PacedLoader:
         blocks = self.max_num_seqs * -(-self.max_model_len // BLOCK_SIZE)
         return LoadedModel(
             key=NAME,
-            card=ModelCard(NAME, "", 0, "bfloat16", "cpu", "none", self.max_model_len, 0, 0),
+            card=ModelCard(
+                *(NAME, "", 0, "bfloat16", "cpu", "none", self.max_model_len, 0, 0),
+                sampling=SamplingParams(temperature=0.0),
+            ),
             config=EngineConfig(
                 num_blocks=blocks + blocks // 50,
                 max_model_len=self.max_model_len,
@@ -148,7 +151,6 @@ class PacedLoader:
             shape=SHAPES["387m"],
             runner=PacedRunner(self.step_seconds),
             codec=WordCodec(),  # type: ignore[arg-type]
-            sampling=SamplingParams(temperature=0.0),
             knobs=Knobs(
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=BUDGET,

@@ -35,7 +35,7 @@ class ChatSession:
 
     Args:
         store: keeps the conversation; None keeps it in memory only.
-        sampling: under the conversation's own sampling, over the model's defaults.
+        sampling: under the conversation's own sampling, over the defaults of chats.
         clock: seconds, for the cadence of saving.
 
     Attributes:
@@ -197,6 +197,7 @@ class ChatSession:
             context=context,
             begun=begun,
             sampling=asked if reply.asked is None else reply.asked.sampling,
+            chat_defaults=True,
             request_id=request_id,
             origin=self._origin,
         )
@@ -265,6 +266,7 @@ class ChatSession:
             messages=messages,
             context=context,
             sampling={**self._sampling, **conversation.sampling},
+            chat_defaults=True,
             origin=self._origin,
         )
         reply = self._history.reply(

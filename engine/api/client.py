@@ -55,7 +55,9 @@ class Submission:
             with.
         prompt: the prompt as text or as token ids, instead of `messages`. A text may spell special
             tokens, and no template is put around it.
-        sampling: replaces the model's defaults by name (`engine.api.sampling.SamplingParams`).
+        sampling: replaces defaults by name (`engine.api.sampling.SamplingParams`).
+        chat_defaults: whether these are `ModelCard.chat_sampling`; else they are
+            `ModelCard.sampling`.
         context: token ids of the leading messages, from the `Finish` of the turn before.
         begun: None asks for a new reply. Else the last message is a reply that was cut off, and
             what comes goes on with it: the first text of the stream repeats it, and its end is that
@@ -76,6 +78,7 @@ class Submission:
     messages: tuple[ChatMessage, ...] = ()
     prompt: str | tuple[int, ...] | None = None
     sampling: Mapping[str, object] = field(default_factory=dict)
+    chat_defaults: bool = False
     context: Context | None = None
     begun: int | None = None
     repeats_begun: bool = True

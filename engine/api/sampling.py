@@ -7,6 +7,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 
 from engine.api.errors import InvalidRequestError
 from engine.api.structure import Structure
@@ -15,6 +16,14 @@ from engine.api.tools import check_tools
 MAX_STOPS = 16
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20
+# The parameters that decide from which tokens one is drawn, and with what probability.
+CHOOSING = frozenset(("temperature", "top_k", "top_p", "min_p"))
+# How chats choose where the model recommends nothing of it. In SmolLM2's replies to ten questions,
+# plain sampling drew 14 % of the tokens from below a probability of 0.25 %, and these none; 4 % of
+# their runs of four tokens had been there before, and 28 % of those of greedy decoding.
+CHAT_SAMPLING: Mapping[str, object] = MappingProxyType(
+    {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+)
 # What transformers takes for itself in `apply_chat_template`; all other names reach the template.
 RESERVED_ARGUMENTS = frozenset(
     (
@@ -139,6 +148,8 @@ class SamplingParams:
                 )
         # JSON and TOML have lists and maps only, and JSON's keys are strings.
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+        if clean.get("top_k") == -1:  # as transformers and vLLM write that all are kept
+            clean["top_k"] = 0
         if isinstance(bias := clean.get("logit_bias"), Mapping):
             clean["logit_bias"] = tuple((_token_id(key), value) for key, value in bias.items())
         structure = changes.get("structure")

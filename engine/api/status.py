@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.api.preset import Preset
-from engine.api.sampling import SamplingParams
+from engine.api.sampling import CHAT_SAMPLING, CHOOSING, SamplingParams
 
 
 class EnginePhase(StrEnum):
@@ -64,8 +65,13 @@ class ModelCard:
         device: as torch names it: cpu, cuda:1.
         gpu_uuid: of the GPU or MIG instance that this is, as NVIDIA's driver writes it: CUDA's
             numbers are not those of the driver. Empty if it is none.
-        sampling: what holds where a request states nothing.
-        sampling_source: the name of the file that recommends it; empty if none does.
+        sampling: what holds where a request states nothing, and is not of a chat
+            (`chat_sampling`).
+        sampling_sources: for each of its parameters that is recommended, by name, the file that
+            does so.
+        has_chat_template: whether the tokenizer has a chat template. A model without one completes
+            text: a chat is a line `role: content` for each message, and a reply ends where the
+            model begins a line with the name of a role.
         switches_thinking: whether the chat template knows `enable_thinking`.
         presets: of models.toml.
         quantize: what weights were quantized to at load, of `engine.api.config.QUANTIZATIONS`.
@@ -85,9 +91,19 @@ class ModelCard:
     kv_bytes_per_token: int
     gpu_uuid: str = ""
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    sampling_source: str = ""
+    sampling_sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    has_chat_template: bool = True
     switches_thinking: bool = False
     presets: tuple[Preset, ...] = ()
     quantize: str = "none"
     packed_as: str = ""
     loss: QuantizationLoss | None = None
+
+    @property
+    def chat_sampling(self) -> SamplingParams:
+        """What holds in a chat that states nothing: as `sampling`, with `CHAT_SAMPLING` where
+        nothing is recommended of how a token is chosen.
+        """
+        if CHOOSING.isdisjoint(self.sampling_sources):
+            return self.sampling.override(CHAT_SAMPLING)
+        return self.sampling

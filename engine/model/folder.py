@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedCo
 
 from engine.api.config import DTYPES
 from engine.api.errors import EngineError, ModelError
-from engine.api.sampling import SamplingParams
+from engine.api.sampling import CHOOSING, SamplingParams
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, Checkpoint
 from engine.model.files import (
@@ -33,6 +33,7 @@ from engine.model.sizes import MOST_POSITIONS, check_sizes
 from engine.text.vocabulary import Vocabulary
 
 _GENERATION_FILE = "generation_config.json"
+_REGISTRY = "models.toml"  # the user's own has its name too, whatever its file is called
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 _TEMPLATE_FOLDER = "additional_chat_templates"
 
@@ -162,9 +163,11 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
     """The longest sequence that a model can represent, in tokens.
 
     Raises:
-        ModelError: the configuration does not say it.
+        ModelError: the configuration does not say it, or has a scaling of rotations that reaches
+            further than any model does.
     """
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
     if not isinstance(positions, int):
         raise ModelError(f"{folder / CONFIG_FILE} does not say max_position_embeddings")
     reached = scaled_positions(text)
@@ -178,23 +181,26 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
 
 def default_sampling(
     entry: ModelEntry, generation: dict[str, Any], folder: Path
-) -> tuple[SamplingParams, str]:
-    """The sampling that the registry recommends, else the checkpoint's, else plain sampling; and
-    the name of the file that does so, empty if none does.
+) -> tuple[SamplingParams, dict[str, str]]:
+    """What the registry and the checkpoint recommend, over plain sampling.
+
+    How a token is chosen is taken from one of them, the registry if it says anything of that, for
+    its values are tuned to each other. Of all else the registry's go before the checkpoint's.
+
+    Returns:
+        the sampling, and for each parameter that is recommended the name of the file that does so.
 
     Raises:
         ModelError: the checkpoint recommends what is not allowed.
     """
-    if entry.sampling:
-        return SamplingParams().override(entry.sampling), "models.toml"
-    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    names = (*CHOOSING, "repetition_penalty")
     stated = {name: generation[name] for name in names if generation.get(name) is not None}
     if generation.get("do_sample") is False:
         stated = {"temperature": 0.0} | {
-            name: value for name, value in stated.items() if name == "repetition_penalty"
+            name: value for name, value in stated.items() if name not in CHOOSING
         }
     try:
-        return SamplingParams().override(stated), _GENERATION_FILE if stated else ""
+        sampling = SamplingParams().override(stated)
     except EngineError as error:
         raise ModelError(f"{folder / _GENERATION_FILE}: {error.message}") from None
 
@@ -220,10 +226,14 @@ def eos_token_ids(
         (folder / _GENERATION_FILE, generated),
         (folder / CONFIG_FILE, configured),
         (f"the tokenizer in {folder}", tokenizer.eos_token_id),
+    if not CHOOSING.isdisjoint(entry.sampling):
+        stated = {name: value for name, value in stated.items() if name not in CHOOSING}
     ):
         ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
         if not all(type(one) is int for one in ids):
             raise ModelError(
+    sources = dict.fromkeys(stated, _GENERATION_FILE) | dict.fromkeys(entry.sampling, _REGISTRY)
+    return sampling.override(entry.sampling), sources
                 f"{where} has eos_token_id {reprlib.repr(stated)}; it must be a token's number, or "
                 "a list of them"
             )

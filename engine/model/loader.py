@@ -187,7 +187,7 @@ class _Preparation:
         self._tokenizer = read_tokenizer(folder, gguf)
         self._vocabulary = read_vocabulary(folder, self._tokenizer)
         generation = read_generation(folder)
-        self._sampling, self._sampling_source = default_sampling(entry, generation, folder)
+        self._sampling, self._sampling_sources = default_sampling(entry, generation, folder)
         self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._type_name)
         self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer)
 
@@ -450,7 +450,7 @@ class _Preparation:
         card = replace(
             card,
             sampling=self._sampling,
-            sampling_source=self._sampling_source,
+            sampling_sources=self._sampling_sources,
             switches_thinking="enable_thinking" in self._vocabulary.template,
             presets=self._entry.presets,
             quantize=self._quantize,
@@ -475,7 +475,6 @@ class _Preparation:
             shape=shape,
             runner=runner,
             codec=ChatCodec(self._vocabulary, encoder, self._key, grammars),
-            sampling=self._sampling,
             knobs=_starting_knobs(envelope),
             eos_token_ids=self._ends,
             swap_rate=runner.swap_rate,

@@ -9,7 +9,6 @@ from typing import Protocol
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
-from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.plan import Runner
 from engine.batch.shape import ModelShape
@@ -23,7 +22,6 @@ class LoadedModel:
     Attributes:
         key: names the model, the revision of its weights and the dtype. Prefix hashes start from
             it, so that two models never share a block, and it marks conversation contexts.
-        sampling: the model's defaults.
         knobs: the values that the live policy starts with.
         swap_rate: bytes a second at which `runner` swaps blocks, out and back, as measured; 0 if
             it was not.
@@ -36,7 +34,6 @@ class LoadedModel:
     shape: ModelShape
     runner: Runner
     codec: ChatCodec
-    sampling: SamplingParams
     knobs: Knobs
     eos_token_ids: frozenset[int]
     close: Callable[[], None]

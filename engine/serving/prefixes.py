@@ -61,7 +61,7 @@ class Prefixes:
         def done(result: list[int] | BaseException) -> None:
             self._post(partial(self._encoded, name, messages, model, result))
 
-        arguments = model.sampling.template_arguments
+        arguments = model.card.sampling.template_arguments
         encoding = Encoding(partial(model.codec.common_prefix, messages, arguments), done)
         self._encodings.put(_USER, encoding, num_bytes(messages))
 

@@ -71,7 +71,7 @@ class Tokenizing:
                 read = partial(model.codec.encode_text, prompt, is_whole=add_special_tokens)
             else:
                 size = num_bytes(prompt)
-                arguments = model.sampling.override(sampling).template_arguments
+                arguments = model.card.sampling.override(sampling).template_arguments
                 read = partial(_encode, model.codec, prompt, arguments)
         except BaseException as error:
             _settle(future, error)

@@ -240,7 +240,9 @@ class Translator:
         """Have a prompt encoded when it is its user's turn, or refuse it."""
         submission, codec = pending.submission, model.codec
         try:
-            sampling = model.sampling.override(submission.sampling)
+            card = model.card
+            defaults = card.chat_sampling if submission.chat_defaults else card.sampling
+            sampling = defaults.override(submission.sampling)
             codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
             size, encode = 0, partial(_encode, pending, codec, sampling)
             if isinstance(submission.prompt, tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,11 +25,19 @@ class HttpServing(Driving):
         store_file: where it keeps files and batches.
     """
 
-    def __init__(self, store_file: Path, engine: ScriptedEngine | None, **settings: Any) -> None:
+    def __init__(
+        self,
+        store_file: Path,
+        engine: ScriptedEngine | None,
+        sampling: Mapping[str, object] | None = None,
+        **settings: Any,
+    ) -> None:
         self.engine = engine or ScriptedEngine()
         self.store_file = store_file
         values = {"listen": "127.0.0.1:0", "drain_seconds": 0.0, **settings}
-        self.gateway = HttpGateway(self.engine, HttpSettings(**values), store_file)
+        self.gateway = HttpGateway(
+            self.engine, HttpSettings(**values), store_file, sampling=sampling
+        )
         self.gateway.start()
         self.http = httpx2.Client(base_url=self.gateway.url, timeout=TIMEOUT, trust_env=False)
 

@@ -32,6 +32,7 @@ SHAPE = ModelShape(
 )
 MODEL_KEY = "scripted@1:float32"
 SAMPLING = SamplingParams(temperature=0.7)
+BASE = "base"  # the name of a model for which no sampling is recommended
 PRESETS = (Preset("terse", "Be brief.", {"temperature": 0.2}),)
 
 
@@ -47,8 +48,8 @@ def scripted_core(
         SHAPE.card(config, name=name, architecture="ScriptedForCausalLM", attention="scripted"),
         quantize=quantize,
         loss=LOSS if quantize != "none" else None,
-        sampling=SAMPLING,
-        sampling_source="models.toml",
+        sampling=SAMPLING if name != BASE else SamplingParams(),
+        sampling_sources={"temperature": "models.toml"} if name != BASE else {},
         switches_thinking=True,
         presets=PRESETS,
     )

@@ -155,12 +155,15 @@ class Loader:
         start = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "watermark": 0.0}
         return LoadedModel(
             key=name,
-            card=ModelCard(name, "Scripted", 1000, "float32", "cpu", "none", 64, 4000, 64),
+            card=ModelCard(
+                *(name, "Scripted", 1000, "float32", "cpu", "none", 64, 4000, 64),
+                sampling=SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True),
+                sampling_sources={"temperature": "models.toml"},
+            ),
             config=config,
             shape=SHAPE,
             runner=runner,
             codec=codec,  # type: ignore[arg-type]
-            sampling=SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True),
             knobs=Knobs(**(start | self.knobs)),  # type: ignore[arg-type]
             eos_token_ids=frozenset({EOS}),
             close=close,

@@ -143,6 +143,7 @@ class Exchange:
             messages=self.messages,
             context=self.context,
             sampling={**sampling, **self.request.sampling()},
+            chat_defaults=True,
             request_id=self.engine_id,
             origin=Origin(
                 user=self.caller.user,

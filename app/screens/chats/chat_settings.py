@@ -17,11 +17,17 @@ THINKING = "enable_thinking"
 ARGUMENTS = "chat_template_kwargs"
 NAMES = tuple(f.name for f in fields(SamplingParams))
 STARTED = "command line or config"
+OURS = "batchdeck's, for chats"
 ENGINE = "the engine's"
+# The same in a word, beside a value in the line of settings.
+_BRIEFLY = {STARTED: "config", OURS: "batchdeck", ENGINE: "engine"}
+_OWN = "this chat"
 
 _SYSTEM_WIDTH = 512  # no terminal shows more; the line cuts it where it has no room
 _VALUE_WIDTH = 16
 _PLAIN = SamplingParams()
+_FIRST = ("temperature", ARGUMENTS)
+_IN_LINE = (*_FIRST, *(name for name in NAMES if name not in _FIRST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,40 +64,47 @@ class Defaults:
             return STARTED
         if self.card is None:
             return ""
-        if self.card.sampling_source and getattr(self.card.sampling, name) != getattr(_PLAIN, name):
-            return self.card.sampling_source
-        return ENGINE
+        if name in self.card.sampling_sources:
+            return self.card.sampling_sources[name]
+        is_ours = getattr(self.card.chat_sampling, name) != getattr(self.card.sampling, name)
+        return OURS if is_ours else ENGINE
 
     def check(self, settings: ChatSettings) -> None:
         """Raises InvalidRequestError if values are wrong, or do not go together."""
         _params(self.card).override({**self.started, **settings.sampling})
 
     def line(self, model: str, settings: ChatSettings) -> str:
-        """The settings in one line: the temperature, what differs from the model's defaults, and
-        the system prompt. That one comes last, for it takes what room there is, and the end may be
-        cut off."""
-        model_has = _params(self.card)
-        holds = model_has.override({**self.started, **settings.sampling})
-        parts = [model]
-        if self.card is not None or "temperature" in {**self.started, **settings.sampling}:
-            parts.append(f"temp {holds.temperature:g}")
-        thinks = holds.chat_template_kwargs.get(THINKING)
-        if isinstance(thinks, bool) and holds.chat_template_kwargs != (
-            model_has.chat_template_kwargs
-        ):
-            parts.append(f"thinking {'on' if thinks else 'off'}")
-        for name in NAMES:
+        """The settings in one line: the temperature and what else is stated or not as in plain
+        sampling, by where it comes from, the chat's own first; and the system prompt. That one
+        comes last, for it takes what room there is, and the end may be cut off."""
+        stated = {**self.started, **settings.sampling}
+        holds = _params(self.card).override(stated)
+        told: dict[str, list[str]] = {_OWN: [], _BRIEFLY[STARTED]: []}
+        for name in _IN_LINE:
             value = getattr(holds, name)
-            if name == "temperature" or value == getattr(model_has, name):
-                continue
-            if name == ARGUMENTS:
-                value = {key: one for key, one in value.items() if key != THINKING}
-                if not value:
-                    continue
-            parts.append(f"{name} {shorten(as_text(name, value), _VALUE_WIDTH)}")
+            is_temperature = name == "temperature" and self.card is not None
+            if name in stated or is_temperature or value != getattr(_PLAIN, name):
+                source = _OWN if name in settings.sampling else self.source(name)
+                told.setdefault(_BRIEFLY.get(source, source), []).extend(_told(name, value))
+        values = [f"{', '.join(group)} ({source})" for source, group in told.items() if group]
+        parts = [model, *values]
         if settings.system:
             parts.append(shorten(f"system: {' '.join(settings.system.split())}", _SYSTEM_WIDTH))
         return " · ".join(part for part in parts if part)
+
+
+def _told(name: str, value: Any) -> list[str]:
+    """A value as the line has it."""
+    if name == "temperature":
+        return [f"temp {value:g}"]
+    told = []
+    if name == ARGUMENTS:
+        if isinstance(thinks := value.get(THINKING), bool):
+            told.append(f"thinking {'on' if thinks else 'off'}")
+        value = {key: one for key, one in value.items() if key != THINKING}
+        if not value:
+            return told
+    return [*told, f"{name} {shorten(as_text(name, value), _VALUE_WIDTH)}"]
 
 
 def as_text(name: str, value: object) -> str:
@@ -136,4 +149,4 @@ def read_thinking(text: str) -> bool:
 
 
 def _params(card: ModelCard | None) -> SamplingParams:
-    return _PLAIN if card is None else card.sampling
+    return _PLAIN if card is None else card.chat_sampling

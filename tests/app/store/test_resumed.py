@@ -167,6 +167,7 @@ def test_a_reply_that_is_gone_on_with_keeps_what_it_was_asked_for(
     session.resume()
     assert engine.submissions[-1].messages[0].content == "Be brief."
     assert engine.submissions[-1].sampling == engine.submissions[0].sampling
+    assert engine.submissions[-1].chat_defaults
 
 
 def test_where_it_is_refused_it_is_what_it_was(engine: ScriptedEngine, cut: Start) -> None:

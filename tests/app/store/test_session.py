@@ -89,6 +89,7 @@ def test_who_asks_and_how_goes_to_the_engine(engine: ScriptedEngine) -> None:
     ask(session, engine, "one\n  two")
     submission = engine.submissions[0]
     assert submission.sampling == {"top_k": 2, "seed": 4}
+    assert submission.chat_defaults
     assert submission.messages == (
         ChatMessage("system", "Be brief."),
         ChatMessage("user", "one\n  two"),

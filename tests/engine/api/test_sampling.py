@@ -29,7 +29,7 @@ class TestSamplingParams:
             ("repetition_penalty", 0, "a number above 0 and at most 100"),
             ("presence_penalty", 2.5, "a number from -2 to 2"),
             ("frequency_penalty", -2.5, "a number from -2 to 2"),
-            ("top_k", -1, "an integer from 0 to 2147483647"),
+            ("top_k", -2, "an integer from 0 to 2147483647"),
             ("top_k", 1.0, "an integer from 0 to 2147483647"),
             ("top_k", 2**31, "an integer from 0 to 2147483647"),
             ("min_tokens", -1, "an integer from 0 to 2147483647"),

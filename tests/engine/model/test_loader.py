@@ -14,11 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from engine.api.client import ChatMessage, LoadRequest
+from engine.api.errors import ModelError
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model import loader
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE, open_checkpoint
+from engine.model.folder import default_sampling
 from engine.model.loader import load_model
+from engine.model.registry import ModelEntry
 from tests.support.checkpoints import END_ID, save_checkpoint
 from tests.support.loading import SMALL, Recorded, load, refusal, weights_of
 from tests.support.zoo import MAX_LEN
@@ -133,8 +136,9 @@ def test_loaded_model_describes_itself(folder: Path) -> None:
     assert loaded.card.architecture == "LlamaForCausalLM"
     assert (loaded.card.dtype, loaded.card.device) == ("float32", "cpu")
     assert loaded.card.gpu_uuid == ""
-    assert loaded.card.sampling == loaded.sampling
-    assert (loaded.card.sampling_source, loaded.card.switches_thinking) == ("", False)
+    assert (loaded.card.sampling, loaded.card.sampling_sources) == (SamplingParams(), {})
+    assert loaded.card.chat_sampling == SamplingParams(temperature=0.7, top_p=0.95, min_p=0.05)
+    assert not loaded.card.switches_thinking
     assert loaded.card.num_params == loaded.shape.num_params == 67_920
     assert loaded.card.weight_bytes == 4 * 67_920
     assert loaded.card.kv_bytes_per_token == 3 * 2 * 2 * 12 * 4
@@ -143,7 +147,6 @@ def test_loaded_model_describes_itself(folder: Path) -> None:
     assert loaded.config.max_model_len == MAX_LEN
     assert loaded.eos_token_ids == {END_ID}
     assert (loaded.knobs.max_num_seqs, loaded.knobs.max_num_batched_tokens) == (4, 64)
-    assert loaded.sampling == SamplingParams()
     prompt = loaded.codec.encode((ChatMessage("user", "Hi"),), None)
     assert prompt
     loaded.codec.check_token_ids(prompt, "prompt")
@@ -176,24 +179,56 @@ def test_local_folder_needs_no_network_and_prints_nothing(
 
 
 @pytest.mark.parametrize(
-    ("generation", "expected"),
+    ("generation", "registry", "by_checkpoint", "by_registry"),
     [
-        ({"eos_token_id": 3}, SamplingParams()),
+        ({"eos_token_id": 3}, {}, {}, {}),
+        ({"do_sample": True}, {}, {}, {}),
         (
             {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 50},
-            SamplingParams(temperature=0.6, top_p=0.9, top_k=50),
+            {},
+            {"temperature": 0.6, "top_p": 0.9, "top_k": 50},
+            {},
         ),
         (
             {"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1},
-            SamplingParams(temperature=0.0, repetition_penalty=1.1),
+            {},
+            {"temperature": 0.0, "repetition_penalty": 1.1},
+            {},
         ),
+        ({"top_k": -1}, {}, {"top_k": 0}, {}),
+        ({"top_k": 0, "top_p": 1.0}, {}, {"top_k": 0, "top_p": 1.0}, {}),
+        ({"top_k": None, "min_p": 0.1}, {}, {"min_p": 0.1}, {}),
+        ({"temperature": 0.6, "top_p": 0.9}, {"top_k": 7}, {}, {"top_k": 7}),
+        ({"temperature": 0.6}, {"max_tokens": 9}, {"temperature": 0.6}, {"max_tokens": 9}),
+        (
+            {"do_sample": False, "repetition_penalty": 1.1},
+            {"temperature": 0.5},
+            {"repetition_penalty": 1.1},
+            {"temperature": 0.5},
+        ),
+        ({}, {"repetition_penalty": 1.2}, {}, {"repetition_penalty": 1.2}),
     ],
 )
-def test_sampling_defaults_of_the_checkpoint(
-    folder: Path, generation: dict[str, Any], expected: SamplingParams
+def test_the_sampling_that_is_recommended_and_by_whom(
+    generation: dict[str, Any],
+    registry: dict[str, object],
+    by_checkpoint: dict[str, object],
+    by_registry: dict[str, object],
 ) -> None:
-    (folder / "generation_config.json").write_text(json.dumps(generation))
-    assert load(folder).sampling == expected
+    entry = ModelEntry(name="mine", folder=Path(), sampling=registry)
+    sampling, sources = default_sampling(entry, generation, Path())
+    assert sampling == SamplingParams().override(by_checkpoint | by_registry)
+    assert sources == dict.fromkeys(by_checkpoint, "generation_config.json") | dict.fromkeys(
+        by_registry, "models.toml"
+    )
+
+
+def test_a_checkpoint_recommends_nothing_that_is_not_allowed(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"top_k": -2}')
+    with pytest.raises(
+        ModelError, match=r"generation_config\.json: top_k is -2; it must be an int"
+    ):
+        load(folder)
 
 
 def test_registry_goes_before_the_checkpoint(folder: Path) -> None:
@@ -205,7 +240,8 @@ def test_registry_goes_before_the_checkpoint(folder: Path) -> None:
     request = LoadRequest("mine", models_file=str(registry), **SMALL)
     loaded = load_model(request, Recorded())
     assert loaded.card.name == "mine"
-    assert loaded.sampling == SamplingParams(top_k=7)
+    assert loaded.card.sampling == SamplingParams(top_k=7)
+    assert loaded.card.chat_sampling == loaded.card.sampling
     assert loaded.config.max_model_len == 50
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
-from engine.api.client import LoadRequest, Submission
+import pytest
+
+from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.lifecycle import FinishReason
+from engine.api.sampling import CHAT_SAMPLING, SamplingParams
 from engine.api.status import EnginePhase
 from engine.api.stream import Delta
 from engine.serving.host import EngineHost
+from engine.serving.loading import LoadedModel, Progress
 from engine.text.arguments import context_key
 from tests.support.asking import ask, error_of, read, say, snapshot_when
 from tests.support.scripted_loader import TIMEOUT, Loader
@@ -40,6 +45,34 @@ class TestServing:
         host.load(LoadRequest("a"))
         assert read(ask(host))[1].usage.completion_tokens == 5
         assert read(ask(host, max_tokens=2))[1].usage.completion_tokens == 2
+
+    @pytest.mark.parametrize("recommended", [{}, {"repetition_penalty": 1.1}, {"top_k": 3}])
+    def test_a_chat_has_defaults_of_its_own_where_nothing_is_recommended(
+        self, loader: Loader, recommended: dict[str, object]
+    ) -> None:
+        seen: list[SamplingParams] = []
+        loader.before_step = lambda plan: seen.extend(new.sampling for new in plan.new)
+        plain = SamplingParams(max_tokens=1, ignore_eos=True).override(recommended)
+
+        def load(request: LoadRequest, progress: Progress) -> LoadedModel:
+            model, sources = loader(request, progress), dict.fromkeys(recommended, "models.toml")
+            return replace(
+                model, card=replace(model.card, sampling=plain, sampling_sources=sources)
+            )
+
+        host = EngineHost(load)
+        host.load(LoadRequest("a"))
+        try:
+            for stated in ({}, {"temperature": 0.2}):
+                for in_chat in (False, True):
+                    chat = (ChatMessage("user", "1 2 3"),)
+                    asked = Submission(messages=chat, sampling=stated, chat_defaults=in_chat)
+                    read(host.submit(asked))
+                    ours = in_chat and "top_k" not in recommended
+                    expected = plain.override({**(CHAT_SAMPLING if ours else {}), **stated})
+                    assert replace(seen[-1], seed=None) == expected
+        finally:
+            host.shutdown()
 
     def test_arguments_of_the_chat_template_mark_the_context(
         self, host: EngineHost, loader: Loader

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.gateway.control import knob_state
 from engine.api.block_map import BlockMap
+from engine.api.sampling import CHAT_SAMPLING
 from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot
 from engine.api.status import EngineStatus
 from engine.api.telemetry import Distribution, StepRecord
@@ -129,6 +130,7 @@ def _engine(snapshot: Snapshot) -> Plain:
             "device": model.device,
             "max_model_len": model.max_model_len,
             "switches_thinking": model.switches_thinking,
+            "chat_sampling": {} if model.chat_sampling == model.sampling else dict(CHAT_SAMPLING),
         },
         "block_size": config.block_size,
         "running": snapshot.num_running,

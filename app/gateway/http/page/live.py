@@ -42,7 +42,8 @@ class Live(Endpoint):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         gone = asyncio.create_task(until_gone(request))
         try:
-            await send(_event(b"hello", encoded(_greeting(user, is_operator))))
+            hello = _greeting(user, is_operator) | {"sampling": sorted(self.service.sampling)}
+            await send(_event(b"hello", encoded(hello)))
             async with aclosing(self._feed.events(is_operator)) as events:
                 async for event in events:
                     if gone.done():

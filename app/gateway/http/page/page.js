@@ -94,6 +94,10 @@ const turn = async (message) => (await post("/live/knobs", message)).json();
 
 const deck = new Deck(turn);
 let switchesThinking = false;
+/** What the page asks for where neither the model nor the server's settings state it: it is a chat, and over HTTP plain
+sampling holds. */
+let chatSampling = {};
+let statedSampling = [];
 
 function tellLink(text, kind) {
   find("link").textContent = text;
@@ -119,6 +123,7 @@ async function watch() {
         const told = JSON.parse(data);
         if (kind === "hello") {
           deck.greet(told);
+          statedSampling = told.sampling;
           tellLink(told.user === "anybody" ? "live" : `live as ${told.user}`, "live");
           tellNotice("");
           pause = 500;
@@ -126,6 +131,7 @@ async function watch() {
           deck.take(told);
           view.timed(told.requests);
           switchesThinking = Boolean(told.engine?.model.switches_thinking);
+          chatSampling = told.engine?.model.chat_sampling ?? {};
         }
       }
       tellLink("connection lost", "lost");
@@ -208,6 +214,7 @@ class Chat {
       stream: true,
       stream_options: { include_usage: true },
     };
+    for (const [name, value] of Object.entries(chatSampling)) if (!statedSampling.includes(name)) asked[name] = value;
     if (temperature !== "") asked.temperature = numeric(temperature);
     if (most !== "") asked.max_tokens = numeric(most);
     if (switchesThinking) asked.chat_template_kwargs = { enable_thinking: thinking };

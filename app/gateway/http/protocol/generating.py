@@ -120,8 +120,6 @@ class Generating(Structured):
         stated["seed"] = self.seed
         stated["structure"] = self.structure()
         given = {name: value for name, value in stated.items() if value is not None}
-        if given.get("top_k") == -1:  # vLLM's word for all
-            given["top_k"] = 0
         SamplingParams().override(given)
         return given
 

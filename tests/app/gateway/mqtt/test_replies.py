@@ -41,6 +41,7 @@ def test_a_request_is_accepted_streamed_and_ended(served: Serving, alice: Peer) 
     assert submission.origin.source == "mqtt"
     assert submission.origin.user == "alice"
     assert submission.sampling == {"max_tokens": 50}
+    assert submission.chat_defaults
 
 
 def test_without_stream_and_accepted_one_message_comes(served: Serving, alice: Peer) -> None:

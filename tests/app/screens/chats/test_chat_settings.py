@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from app.screens.chats.chat_settings import (
     ENGINE,
+    OURS,
     STARTED,
     ChatSettings,
     Defaults,
@@ -22,7 +23,8 @@ from engine.api.status import ModelCard
 
 def card(**sampling: object) -> ModelCard:
     params = SamplingParams().override(sampling)
-    named = {"sampling": params, "sampling_source": "models.toml", "switches_thinking": True}
+    sources = dict.fromkeys(sampling, "models.toml")
+    named = {"sampling": params, "sampling_sources": sources, "switches_thinking": True}
     return ModelCard("tiny", "", 0, "", "cpu", "", 64, 0, 0, **named)  # type: ignore[arg-type]
 
 
@@ -30,35 +32,80 @@ def line(settings: ChatSettings, card: ModelCard | None = None, **started: objec
     return Defaults(card, started).line("tiny", settings)
 
 
-def test_the_line_has_the_temperature_and_what_differs_from_the_model() -> None:
-    model = card(temperature=0.6, top_p=0.95)
-    assert line(ChatSettings(), model) == "tiny · temp 0.6"
-    settings = ChatSettings(sampling={"temperature": 0.25, "top_p": 0.9, "stop": ["END"]})
-    assert line(settings, model) == "tiny · temp 0.25 · top_p 0.9 · stop END"
-    assert line(ChatSettings(sampling={"top_p": 0.95}), model) == "tiny · temp 0.6"
+THINKS_NOT = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
-def test_the_line_has_what_the_program_was_started_with() -> None:
-    """Finding 6: neither --system nor --temperature was on the screen."""
-    settings = ChatSettings("You are\na pirate.")
-    assert line(settings, card(), temperature=0.2) == "tiny · temp 0.2 · system: You are a pirate."
-    assert line(settings, None, temperature=0.2).startswith("tiny · temp 0.2")
+@pytest.mark.parametrize(
+    ("recommended", "started", "own", "shown"),
+    [
+        ({"temperature": 0.6}, {}, {}, "temp 0.6 (models.toml)"),
+        (
+            {"temperature": 0.6, "top_p": 0.95},
+            {},
+            {"temperature": 0.25, "stop": ["END"]},
+            "temp 0.25, stop END (this chat) · top_p 0.95 (models.toml)",
+        ),
+        # A value that is stated is shown, though it is what would hold without.
+        (
+            {"temperature": 0.6},
+            {},
+            {"temperature": 0.6, "min_p": 0},
+            "temp 0.6, min_p 0 (this chat)",
+        ),
+        # A model that recommends nothing of it is asked by our own in a chat.
+        ({}, {}, {}, "temp 0.7, top_p 0.95, min_p 0.05 (batchdeck)"),
+        (
+            {"repetition_penalty": 1.1},
+            {},
+            {},
+            "temp 0.7, top_p 0.95, min_p 0.05 (batchdeck) · repetition_penalty 1.1 (models.toml)",
+        ),
+        ({"top_k": 20}, {}, {}, "temp 1 (engine) · top_k 20 (models.toml)"),
+        (
+            {},
+            {"temperature": 0.2},
+            {"top_p": 1.0},
+            "top_p 1 (this chat) · temp 0.2 (config) · min_p 0.05 (batchdeck)",
+        ),
+        ({"temperature": 0.6}, {"temperature": 0.2}, {"temperature": 1}, "temp 1 (this chat)"),
+        ({"temperature": 0.6}, {}, THINKS_NOT, "thinking off (this chat) · temp 0.6 (models.toml)"),
+        (
+            {"temperature": 0.6},
+            {"chat_template_kwargs": {"enable_thinking": True, "effort": 2}},
+            {},
+            'thinking on, chat_template_kwargs {"effort": 2} (config) · temp 0.6 (models.toml)',
+        ),
+        (
+            {"temperature": 0.6},
+            {},
+            {"structure": {"regex": "a+"}},
+            'structure {"regex": "a+"} (this chat) · temp 0.6 (models.toml)',
+        ),
+    ],
+)
+def test_the_line_says_what_holds_and_by_whom(
+    recommended: dict[str, object],
+    started: dict[str, object],
+    own: dict[str, object],
+    shown: str,
+) -> None:
+    settings = ChatSettings(sampling=own)
+    assert line(settings, card(**recommended), **started) == f"tiny · {shown}"
+
+
+def test_the_line_before_there_is_a_model_has_what_is_stated() -> None:
+    assert line(ChatSettings()) == "tiny"
+    assert line(ChatSettings(), temperature=1.0) == "tiny · temp 1 (config)"
     own = ChatSettings(sampling={"temperature": 0.5})
-    assert line(own, card(), temperature=0.2) == "tiny · temp 0.5"
+    assert line(own, temperature=0.2) == "tiny · temp 0.5 (this chat)"
 
 
-def test_the_system_prompt_comes_last_and_whole_and_thinking_is_a_word() -> None:
-    settings = ChatSettings("word " * 20, {"chat_template_kwargs": {"enable_thinking": False}})
+def test_the_system_prompt_comes_last_and_whole() -> None:
+    settings = ChatSettings("word\n " * 20)
     words = " ".join(["word"] * 20)
-    assert line(settings, card()) == f"tiny · temp 1 · thinking off · system: {words}"
-    both = {"chat_template_kwargs": {"enable_thinking": True, "effort": 2}}
-    shown = line(ChatSettings(sampling=both), card())
-    assert shown == 'tiny · temp 1 · thinking on · chat_template_kwargs {"effort": 2}'
-
-
-def test_a_structure_is_shown_as_it_was_stated() -> None:
-    shown = line(ChatSettings(sampling={"structure": {"regex": "a+"}}), card())
-    assert shown == 'tiny · temp 1 · structure {"regex": "a+"}'
+    assert line(settings, card(top_p=0.5)) == (
+        f"tiny · temp 1 (engine) · top_p 0.5 (models.toml) · system: {words}"
+    )
 
 
 def test_each_default_says_where_it_comes_from() -> None:
@@ -66,8 +113,10 @@ def test_each_default_says_where_it_comes_from() -> None:
     assert (defaults.value("temperature"), defaults.source("temperature")) == (0.2, STARTED)
     assert (defaults.value("top_k"), defaults.source("top_k")) == (20, "models.toml")
     assert (defaults.value("min_p"), defaults.source("min_p")) == (0.0, ENGINE)
+    ours = Defaults(card(), {})
+    assert (ours.value("min_p"), ours.source("min_p")) == (0.05, OURS)
+    assert (ours.value("top_k"), ours.source("top_k")) == (0, ENGINE)
     assert Defaults(None, {}).source("min_p") == ""
-    assert Defaults(None, {}).line("tiny", ChatSettings()) == "tiny"
 
 
 NUMBERS = {"min_value": 0.0, "max_value": 1.0, "exclude_min": True}

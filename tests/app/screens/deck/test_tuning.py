@@ -9,10 +9,12 @@ import pytest
 from textual.widgets import Label
 
 from app.screens.dialogs.edit_settings import EditSettings
+from engine.api.client import LoadRequest
 from engine.api.sampling import SamplingParams
 from engine.api.sampling_meanings import SAMPLING_MEANINGS
 from tests.app.screens.stage import Stage, staged
 from tests.support.linked import until
+from tests.support.scripted_core import BASE
 from tests.widgets.hosting import burst, screen
 from widgets.chat.prompt_head import PromptHead
 
@@ -37,7 +39,17 @@ async def test_the_command_line_s_settings_are_on_screen(tmp_path: Path) -> None
     """Finding 6."""
     settings = {"system": "You are a pirate.", "sampling": {"temperature": 0.2}}
     async with staged(tmp_path, **settings) as stage:
-        assert "scripted · temp 0.2 · system: You are a pirate. ─" in await head(stage)
+        assert "scripted · temp 0.2 (config) · system: You are a pirate. ─" in await head(stage)
+
+
+async def test_defaults_of_chats_are_on_screen_with_their_source(tmp_path: Path) -> None:
+    async with staged(tmp_path, load=LoadRequest(BASE)) as stage:
+        shown = "base · temp 0.7, top_p 0.95, min_p 0.05 (batchdeck)"
+        assert shown in await stage.screen()
+        await dialog_of(stage)
+        screen = await stage.screen()
+        assert "default 0.95 · batchdeck's, for chats" in screen
+        assert "default 0 · the engine's" in screen
 
 
 async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: Path) -> None:
@@ -50,7 +62,7 @@ async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: 
         dialog.fields["top_k"].value = "3"
         dialog.fields["enable_thinking"].value = "off"
         await stage.press("enter")
-        assert "temp 0.25 · thinking off · top_k 3 · system: Be… ─" in await head(stage)
+        assert "temp 0.25, thinking off, top_k 3 (this chat)" in await head(stage)
         await stage.send("two")
         await stage.finish()
         first, second = stage.engine.submissions
@@ -62,7 +74,7 @@ async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: 
         }
         assert (second.messages[0].content, second.context) == ("Be brief.", None)
     async with staged(tmp_path, size=(140, 40)) as stage:
-        assert "temp 0.25 · thinking off · top_k 3 · system: Be brief." in await head(stage)
+        assert "temp 0.25, thinking off, top_k 3 (this chat) · system: Be br…" in await head(stage)
         dialog = await dialog_of(stage)
         assert dialog.system.text == "Be brief."
         assert dialog.fields["temperature"].value == "0.25"
@@ -74,7 +86,7 @@ async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: 
     ("name", "value", "sentence"),
     [
         ("temperature", "hot", "temperature is 'hot'; it must be a number from 0 to 100"),
-        ("top_k", "-1", "top_k is -1; it must be an integer from 0 to 2147483647"),
+        ("top_k", "-2", "top_k is -2; it must be an integer from 0 to 2147483647"),
         ("enable_thinking", "maybe", "thinking is 'maybe'; it must be on or off"),
         ("ignore_eos", "1", "ignore_eos is 1; it must be true or false"),
         ("stop_token_ids", "x", "stop_token_ids is 'x'; it must be a list of token ids"),
