@@ -25,7 +25,7 @@ from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores
 from engine.api.snapshot import Snapshot
-from engine.api.status import EnginePhase, EngineStatus
+from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, percent
 from widgets.panels.broker_state import BrokerState
@@ -300,12 +300,21 @@ class Pump:
         if after.phase is EnginePhase.READY:
             if after.detail:
                 self._screen.notify(after.detail, severity="error", timeout=15)
-            elif (card := self._engine.card) is not None and (quantized := in_full(card)):
-                self._screen.notify(f"{after.model} is ready, its {quantized}.")
             else:
-                self._screen.notify(f"{after.model} is ready.")
+                self._screen.notify(_ready(after.model, self._engine.card))
         elif after.phase is EnginePhase.FAILED:
             self._screen.notify(after.detail, severity="error", timeout=30)
+
+
+def _ready(model: str, card: ModelCard | None) -> str:
+    quantized = in_full(card) if card is not None else ""
+    text = f"{model} is ready, its {quantized}." if quantized else f"{model} is ready."
+    if card is not None and not card.has_chat_template:
+        text += (
+            " It has no chat template, so chats with it are completions: a reply ends where it"
+            " writes the name of a role."
+        )
+    return text
 
 
 def _standing(snapshot: Snapshot | None) -> tuple[object, ...]:

@@ -35,6 +35,7 @@ from engine.text.vocabulary import Vocabulary
 _GENERATION_FILE = "generation_config.json"
 _REGISTRY = "models.toml"  # the user's own has its name too, whatever its file is called
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
+_TEMPLATE_FILE = "chat_template.json"  # where processors of older versions keep it
 _TEMPLATE_FOLDER = "additional_chat_templates"
 
 # What transformers may open of a folder, by the names that its tokenizers look for.
@@ -67,7 +68,8 @@ def check_folder(folder: Path) -> None:
 def _most_bytes(name: str) -> int:
     if name in (CONFIG_FILE, _GENERATION_FILE):
         return CONFIG_BYTES
-    return TEMPLATE_BYTES if name.endswith(".jinja") else TOKENIZER_BYTES
+    is_template = name.endswith(".jinja") or name == _TEMPLATE_FILE
+    return TEMPLATE_BYTES if is_template else TOKENIZER_BYTES
 
 
 def read_stated(folder: Path, gguf: GgufFile | None = None) -> dict[str, Any]:
@@ -137,7 +139,32 @@ def read_tokenizer(folder: Path, gguf: GgufFile | None = None) -> Any:
                 )
         raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
     with blaming(f"the tokenizer in {folder} is broken"):
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    own = tokenizer.chat_template
+    if (own is None or not str(own).strip()) and (found := _read_template(folder)) is not None:
+        tokenizer.chat_template = found
+    return tokenizer
+
+
+def _read_template(folder: Path) -> str | dict[str, str] | None:
+    """The chat template that stands in a file of its own, or several by their names; None if there
+    is none.
+
+    Raises:
+        ModelError: the file is broken.
+    """
+    path = folder / _TEMPLATE_FILE
+    stated = (read_json(path, TEMPLATE_BYTES) or {}).get("chat_template")
+    texts = stated.values() if isinstance(stated, dict) else () if stated is None else (stated,)
+    if not all(isinstance(text, str) for text in texts):
+        raise ModelError(
+            f"{path} has chat_template {reprlib.repr(stated)}; it must be a text, or a map of "
+            "names to texts"
+        )
+    template: str | dict[str, str] | None = stated
+    return template
 
 
 def read_vocabulary(folder: Path, tokenizer: Any) -> Vocabulary:
@@ -199,10 +226,14 @@ def default_sampling(
         stated = {"temperature": 0.0} | {
             name: value for name, value in stated.items() if name not in CHOOSING
         }
+    if not CHOOSING.isdisjoint(entry.sampling):
+        stated = {name: value for name, value in stated.items() if name not in CHOOSING}
     try:
         sampling = SamplingParams().override(stated)
     except EngineError as error:
         raise ModelError(f"{folder / _GENERATION_FILE}: {error.message}") from None
+    sources = dict.fromkeys(stated, _GENERATION_FILE) | dict.fromkeys(entry.sampling, _REGISTRY)
+    return sampling.override(entry.sampling), sources
 
 
 def eos_token_ids(
@@ -226,14 +257,10 @@ def eos_token_ids(
         (folder / _GENERATION_FILE, generated),
         (folder / CONFIG_FILE, configured),
         (f"the tokenizer in {folder}", tokenizer.eos_token_id),
-    if not CHOOSING.isdisjoint(entry.sampling):
-        stated = {name: value for name, value in stated.items() if name not in CHOOSING}
     ):
         ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
         if not all(type(one) is int for one in ids):
             raise ModelError(
-    sources = dict.fromkeys(stated, _GENERATION_FILE) | dict.fromkeys(entry.sampling, _REGISTRY)
-    return sampling.override(entry.sampling), sources
                 f"{where} has eos_token_id {reprlib.repr(stated)}; it must be a token's number, or "
                 "a list of them"
             )

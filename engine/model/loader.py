@@ -451,12 +451,19 @@ class _Preparation:
             card,
             sampling=self._sampling,
             sampling_sources=self._sampling_sources,
+            has_chat_template=self._vocabulary.has_template,
             switches_thinking="enable_thinking" in self._vocabulary.template,
             presets=self._entry.presets,
             quantize=self._quantize,
             packed_as=self._coding.packed_as,
             loss=self._coding.loss,
         )
+        if not card.has_chat_template:
+            logger.warning(
+                "%s has no chat template, so it is offered as completion: a chat is a text with "
+                "the names of the roles, and a reply ends where one of them begins a line",
+                card.name,
+            )
         logger.info(
             "loaded %s: %s, %s on %s, %d blocks of %d tokens",
             card.name,

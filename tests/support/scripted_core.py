@@ -32,7 +32,7 @@ SHAPE = ModelShape(
 )
 MODEL_KEY = "scripted@1:float32"
 SAMPLING = SamplingParams(temperature=0.7)
-BASE = "base"  # the name of a model for which no sampling is recommended
+BASE = "base"  # the name of a model without a chat template, for which nothing is recommended
 PRESETS = (Preset("terse", "Be brief.", {"temperature": 0.2}),)
 
 
@@ -50,6 +50,7 @@ def scripted_core(
         loss=LOSS if quantize != "none" else None,
         sampling=SAMPLING if name != BASE else SamplingParams(),
         sampling_sources={"temperature": "models.toml"} if name != BASE else {},
+        has_chat_template=name != BASE,
         switches_thinking=True,
         presets=PRESETS,
     )

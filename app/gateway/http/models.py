@@ -46,6 +46,7 @@ class Models(Endpoint):
                 "owned_by": "batchdeck",
                 "root": card.name,
                 "max_model_len": card.max_model_len,
+                "has_chat_template": card.has_chat_template,
             }
             for name in names
         }

@@ -139,6 +139,7 @@ class Node:
                 dtype=model.dtype,
                 quantize=model.quantize,
                 device=model.device,
+                has_chat_template=model.has_chat_template,
             )
         else:
             self._model = None

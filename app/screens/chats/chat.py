@@ -17,7 +17,7 @@ from app.screens.chats.sessions import SessionList
 from app.screens.chats.sidebar import Sidebar
 from app.screens.feeds.engine_watch import EngineWatch
 from app.store.database import StoreError
-from engine.api.status import EnginePhase, EngineStatus
+from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from widgets.chat.chat_list import ChatList
 from widgets.chat.chat_tabs import ChatTabs, Tab
 from widgets.chat.prompt import Prompt
@@ -76,7 +76,7 @@ class ChatPane(Vertical):
             self.composer.show(session)
         status, paused = self._engine.status, self._engine.paused
         entries = self._entries.of(session, views, status, paused, self.can_resume)
-        self.transcript.show(session.key, entries, greeting(self._engine.status))
+        self.transcript.show(session.key, entries, greeting(self._engine.status, self._engine.card))
         if session.is_own:
             defaults = self._sessions.defaults(self._engine.card)
             line = defaults.line(self._engine.model, session.settings)
@@ -135,9 +135,14 @@ class ChatPane(Vertical):
         self.transcript.follow()
 
 
-def greeting(status: EngineStatus) -> str:
+def greeting(status: EngineStatus, card: ModelCard | None) -> str:
     """The text that an empty conversation shows."""
     match status.phase:
+        case EnginePhase.READY if card is not None and not card.has_chat_template:
+            return (
+                f"{status.model} is ready. It has no chat template: it completes the text of the "
+                "chat, and need not answer."
+            )
         case EnginePhase.READY:
             return f"{status.model} is ready. Ask anything."
         case EnginePhase.FAILED:

@@ -60,9 +60,12 @@ class EngineWatch:
 
     @property
     def model(self) -> str:
-        """The name of the model, with what its weights were quantized to."""
+        """The name of the model, with what its weights were quantized to, and whether it does no
+        more than complete text."""
         quantized = briefly(self.card) if self.card is not None else ""
-        return " · ".join(part for part in (self.status.model, quantized) if part)
+        completes = self.card is not None and not self.card.has_chat_template
+        parts = (self.status.model, "completion" if completes else "", quantized)
+        return " · ".join(part for part in parts if part)
 
     @property
     def is_computing(self) -> bool:

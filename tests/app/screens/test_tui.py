@@ -23,6 +23,7 @@ from engine.api.client import ChatMessage, LoadRequest
 from engine.api.lifecycle import FinishReason
 from engine.api.status import EnginePhase
 from tests.app.screens.stage import Stage, staged
+from tests.support.scripted_core import BASE
 from tests.support.scripted_engine import ScriptedEngine
 
 REPLIES = {"one": "The first reply.", "long": "word " * 400}
@@ -83,6 +84,21 @@ async def test_loading_shows_its_progress_and_its_end(tmp_path: Path) -> None:
         await stage.turn()
         assert stage.toasts == ["scripted is ready."]
         assert "scripted is ready. Ask anything." in await stage.screen()
+
+
+async def test_a_model_without_a_chat_template_says_so_once(tmp_path: Path) -> None:
+    async with staged(tmp_path, load=LoadRequest(BASE), ready=False) as stage:
+        stage.engine.ready()
+        await stage.turn()
+        assert stage.toasts == [
+            "base is ready. It has no chat template, so chats with it are completions: a reply ends"
+            " where it writes the name of a role."
+        ]
+        assert "It has no chat template: it completes the text" in await stage.screen()
+        await stage.send("one")
+        await stage.finish()
+        assert "base · completion · temp 0.7" in await stage.screen()
+        assert len(stage.toasts) == 1
 
 
 async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:

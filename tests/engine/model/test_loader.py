@@ -19,7 +19,7 @@ from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model import loader
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE, open_checkpoint
-from engine.model.folder import default_sampling
+from engine.model.folder import default_sampling, read_tokenizer
 from engine.model.loader import load_model
 from engine.model.registry import ModelEntry
 from tests.support.checkpoints import END_ID, save_checkpoint
@@ -243,6 +243,45 @@ def test_registry_goes_before_the_checkpoint(folder: Path) -> None:
     assert loaded.card.sampling == SamplingParams(top_k=7)
     assert loaded.card.chat_sampling == loaded.card.sampling
     assert loaded.config.max_model_len == 50
+
+
+@pytest.mark.parametrize(
+    ("stated", "own", "expected"),
+    [
+        ({"chat_template": "{{ 'by file' }}"}, None, "{{ 'by file' }}"),
+        ({"chat_template": {"default": "{{ 'one' }}"}}, None, {"default": "{{ 'one' }}"}),
+        ({"chat_template": "{{ 'by file' }}"}, "{{ 'own' }}", "{{ 'own' }}"),
+        ({"chat_template": "{{ 'by file' }}"}, " ", "{{ 'by file' }}"),
+        ({}, None, None),
+    ],
+)
+def test_a_tokenizer_without_a_template_has_that_of_chat_template_json(
+    folder: Path, stated: object, own: str | None, expected: object
+) -> None:
+    (folder / "chat_template.json").write_text(json.dumps(stated))
+    if own is not None:
+        (folder / "chat_template.jinja").write_text(own)
+    assert read_tokenizer(folder).chat_template == expected
+
+
+def test_a_wrong_template_of_chat_template_json_is_named(folder: Path) -> None:
+    (folder / "chat_template.json").write_text('{"chat_template": ["x"]}')
+    with pytest.raises(ModelError, match=r"chat_template\.json has chat_template \['x'\]; it must"):
+        read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("template", [None, "", " \n", "{{ messages[0].content }}"])
+def test_a_model_without_a_chat_template_is_known_and_told_once(
+    folder: Path, template: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    has = template is not None and bool(template.strip())
+    loaded = load(folder)
+    assert loaded.card.has_chat_template == has
+    assert bool(loaded.codec.turn_stops) != has
+    told = [record.message for record in caplog.records if "no chat template" in record.message]
+    assert len(told) == (not has)
 
 
 def test_all_ends_are_known(folder: Path) -> None:

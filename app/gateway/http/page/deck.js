@@ -892,7 +892,7 @@ export class Deck {
   showStatus(status, engine) {
     const model = engine?.model;
     const parts = model
-      ? [model.name, model.quantize === "none" ? model.dtype : model.quantize, model.device, `${compact(model.parameters)} parameters`]
+      ? [model.name, model.has_chat_template ? "" : "completion", model.quantize === "none" ? model.dtype : model.quantize, model.device, `${compact(model.parameters)} parameters`]
       : [status.model];
     if (status.phase !== "ready") {
       parts.push(status.phase, status.detail);

@@ -130,6 +130,7 @@ def _engine(snapshot: Snapshot) -> Plain:
             "device": model.device,
             "max_model_len": model.max_model_len,
             "switches_thinking": model.switches_thinking,
+            "has_chat_template": model.has_chat_template,
             "chat_sampling": {} if model.chat_sampling == model.sampling else dict(CHAT_SAMPLING),
         },
         "block_size": config.block_size,

@@ -13,6 +13,8 @@ class ModelInfo(Part):
     Attributes:
         max_model_len: the most tokens of a request, prompt and reply together.
         quantize: what its weights were quantized to when it was loaded.
+        has_chat_template: whether it has a chat template. One that has none completes the text of a
+            chat.
     """
 
     name: str
@@ -20,6 +22,7 @@ class ModelInfo(Part):
     dtype: str
     quantize: str = "none"
     device: str
+    has_chat_template: bool = True
 
 
 class Limits(Part):

@@ -281,6 +281,7 @@ def test_a_path_that_is_none_is_told_as_an_error(serving: HttpServing) -> None:
 def test_it_says_what_it_is(serving: HttpServing) -> None:
     (model,) = serving.http.get("/v1/models").json()["data"]
     assert (model["id"], model["object"]) == ("scripted", "model")
+    assert model["has_chat_template"]
     assert serving.http.get("/v1/models/scripted").json() == model
     answer = serving.http.get("/v1/models/gpt-4o")
     assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")

@@ -12,6 +12,7 @@ from tests.support.brokers import Mosquitto
 from tests.support.mqtt_asking import NODE, finish, status
 from tests.support.mqtt_peer import Peer, peer
 from tests.support.mqtt_serving import Serving, serving
+from tests.support.scripted_core import BASE
 
 
 def test_the_card_tells_the_node_and_its_will_that_it_is_gone(
@@ -27,6 +28,10 @@ def test_the_card_tells_the_node_and_its_will_that_it_is_gone(
         served.engine.ready()
         served.until(lambda: (status(alice)["model"] or {}).get("quantize") == "int8")
         assert card["limits"]["max_request_bytes"] == 262_144
+        assert card["model"]["has_chat_template"]
+        served.engine.load(LoadRequest(BASE))
+        served.engine.ready()
+        served.until(lambda: (status(alice)["model"] or {}).get("has_chat_template") is False)
     alice.settle()
     gone = status(alice)
     assert gone["state"] == "offline"

@@ -44,7 +44,7 @@ async def test_the_command_line_s_settings_are_on_screen(tmp_path: Path) -> None
 
 async def test_defaults_of_chats_are_on_screen_with_their_source(tmp_path: Path) -> None:
     async with staged(tmp_path, load=LoadRequest(BASE)) as stage:
-        shown = "base · temp 0.7, top_p 0.95, min_p 0.05 (batchdeck)"
+        shown = "base · completion · temp 0.7, top_p 0.95, min_p 0.05 (batch…"
         assert shown in await stage.screen()
         await dialog_of(stage)
         screen = await stage.screen()

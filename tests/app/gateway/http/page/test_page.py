@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
+from engine.api.sampling import CHAT_SAMPLING
 from tests.support.browser import CHROMIUM, Browser, BrowserPage
 from tests.support.http_serving import HttpServing, http_serving
+from tests.support.scripted_core import BASE
 from tests.support.scripted_engine import ScriptedEngine
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
@@ -106,6 +109,25 @@ def test_thinking_is_folded(open_page: Any) -> None:
         page.until("document.querySelector('.message details div')?.textContent.length > 0")
         assert page.value("document.querySelector('.message details').open") is False
         assert "step by step" not in page.text()
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize("stated", [{}, {"temperature": 0.2}])
+def test_a_model_without_a_template_is_marked_and_asked_as_in_chats(
+    open_page: Any, stated: dict[str, object]
+) -> None:
+    engine = ScriptedEngine()
+    engine.load(LoadRequest(BASE))
+    engine.ready()
+    with http_serving(engine, sampling=stated) as serving, serving.running():
+        page = open_page(serving)
+        page.until(f"{LIVE} && {has('base · completion · ', '#model')}")
+        page.type("#draft", "hello")
+        page.press("Enter")
+        page.until("document.querySelector('.message.assistant .stats')?.textContent")
+        assert engine.submissions[-1].sampling == {**CHAT_SAMPLING, **stated}
+        (model,) = serving.http.get("/v1/models").json()["data"]
+        assert model["has_chat_template"] is False
         assert page.complaints == []
 
 
