@@ -66,9 +66,11 @@ def read_calls(
     if calling.has_channels and not calling.is_stated:
         return _read_channels(_text(tokenizer, reply))
     text = _behind_thinking(_text(tokenizer, prompt), _text(tokenizer, reply), calling.tags)
-    bare = read_bare(_shown(text, calling), [str(name) for name in types_of(tools)])
-    if bare is not None:
-        return ToolUse(tuple(bare[0]), bare[1])
+    starts = () if calling.form is None else calling.form.openings()
+    if not text.lstrip().startswith(starts):
+        bare = read_bare(_shown(text, calling), [str(name) for name in types_of(tools)])
+        if bare is not None:
+            return ToolUse(tuple(bare[0]), bare[1])
     if calling.is_stated:
         return _read_stated(tokenizer, prompt, reply, tools)
     if calling.form is None or not calling.form.starts:

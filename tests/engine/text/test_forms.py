@@ -266,6 +266,21 @@ def test_models_write_it_a_little_otherwise(
     assert plain(models(form).read(text)) == calls  # type: ignore[operator]
 
 
+def test_tags_around_a_call_and_within_one(byte_level: PreTrainedTokenizerFast) -> None:
+    """A tag that is a special token is one all the same, and one that an argument quotes is not."""
+    tokenizer = tool_calling(byte_level, None)
+    special = ["<|tool_call_start|>", "<|tool_call_end|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
+    model = Model(tokenizer, CALLS["python in tags"])
+    found = model.read("<|tool_call_start|>[weather()]<|tool_call_end|>the cat.")
+    assert (plain(found), found and found.content) == (told(EMPTY), "the cat.")
+    quoting = '{"name": "weather", "arguments": {"city": "<|tool_call_start|>[weather()]"}}'
+    assert plain(model.read(quoting))[0][0] == "weather"
+    hermes = Model(byte_level, CALLS["hermes"])
+    text = '{"name": "weather", "arguments": {"city": "<tool_call>{}</tool_call>"}}'
+    assert plain(hermes.read(text)) == [("weather", {"city": "<tool_call>{}</tool_call>"})]
+
+
 def test_no_call_is_looked_for_in_thinking(byte_level: PreTrainedTokenizerFast) -> None:
     calls = "{{- '<think>\\n\\n</think>\\n\\n' -}}" + CALLS["a tag for each argument"]
     model = Model(byte_level, calls)
