@@ -152,7 +152,8 @@ def test_tool_calls_are_a_field_of_the_object() -> None:
     text = 'It is <tool_call>clock {"zone": 1}</tool_call>'
     replies = {"When?": text, "So?": "Noon"}
     run = Run(b"When?\nSo?\n", ScriptedEngine(replies, drives_itself=True))
-    assert run.gateway(as_json=True).converse()
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    assert run.gateway(as_json=True, sampling={"tools": tools}).converse()
     called, plain = run.objects
     function = {"name": "clock", "arguments": '{"zone": 1}'}
     assert called["text"] == text

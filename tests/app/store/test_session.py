@@ -30,6 +30,9 @@ def reopened(engine: ScriptedEngine, store: Store) -> ChatSession:
     return ChatSession(engine, conversation, store)
 
 
+TOOLS = [{"type": "function", "function": {"name": "clock"}}]
+
+
 def ask(session: ChatSession, engine: ScriptedEngine, text: str) -> Message:
     session.send(text)
     engine.finish_all()
@@ -328,7 +331,7 @@ def test_thinking_is_kept_apart_and_told_with_the_next_turn(store: Store) -> Non
 def test_tool_calls_are_kept_beside_the_text_and_told_with_the_next_turn(store: Store) -> None:
     text = 'It is <tool_call>clock {"zone": "Köln"}</tool_call>'
     engine = ScriptedEngine({"When?": text})
-    session = ChatSession(engine, Conversation(), store)
+    session = ChatSession(engine, Conversation(), store, sampling={"tools": TOOLS})
     reply = ask(session, engine, "When?")
     use = ToolUse((ToolCall("clock", '{"zone": "Köln"}'),), "It is")
     assert (reply.content, reply.tool_use) == (text, use)
@@ -345,7 +348,7 @@ def test_tool_calls_are_kept_beside_the_text_and_told_with_the_next_turn(store: 
 def test_what_tools_gave_is_kept_in_the_order_of_a_turn(store: Store) -> None:
     call = "<tool_call>clock {}</tool_call>"
     engine = ScriptedEngine({"When?": f"{call} {call}", "Noon": "", "Night": "Both"})
-    session = ChatSession(engine, Conversation(), store)
+    session = ChatSession(engine, Conversation(), store, sampling={"tools": TOOLS})
     ask(session, engine, "When?")
     outcomes = [
         ChatMessage("tool", "Noon", tool_call_id="c1", name="clock"),
