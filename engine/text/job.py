@@ -120,7 +120,7 @@ class OpeningsJob(Job):
 
     name: ClassVar[str] = "finding out how tool calls begin"
     failure: ClassVar[str] = "how tool calls begin cannot be found out"
-    doer: ClassVar[str] = "the model's response template"
+    doer: ClassVar[str] = "the model's chat template or response template"
 
     @property
     def num_bytes(self) -> int:
