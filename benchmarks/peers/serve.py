@@ -2,9 +2,14 @@
 
 A line on stdin is a command, and its answer is a line on stdout. Both are JSON:
 
-    {"do": "load", "setup": {...}}    ->  {"about": {"version": ..., "settings": ..., ...}}
+    {"do": "load", "setup": {...}}    ->  {"about": {"version": ..., "settings": ..., ...},
+                                           "seconds": ...}
     {"do": "run", "workload": {...}}  ->  {"run": {"requests": [...], "peak_bytes": ...}}, or
                                           {"run": null}: this peer cannot take this workload
+    {"do": "encode", "texts": [...]}  ->  {"encode": [[token id, ...], ...]}
+    {"do": "score", "windows": [...]} ->  {"score": [log-likelihood, ...]}, or
+                                          {"score": null}: this peer gives no log-probabilities
+    {"do": "memory"}                  ->  {"memory": {"resident_bytes": ..., ...}}
     {"do": ...} that fails            ->  {"error": ...}
 
 A worker ends when stdin does. What its libraries write to standard output goes to stderr.
@@ -17,11 +22,11 @@ import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from benchmarks.peers.workload import Workload
 
@@ -68,6 +73,21 @@ class About:
     weights: str
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of a worker, in bytes; None where the system does not say.
+
+    Attributes:
+        resident_bytes: pages that are resident now, those of mapped files among them.
+        peak_bytes: the most of them since the last load or run began.
+        helper_bytes: private pages of its child processes.
+    """
+
+    resident_bytes: int | None
+    peak_bytes: int | None
+    helper_bytes: int
+
+
 @dataclass(slots=True)
 class Served:
     """One request: when it came, and each of its tokens, in seconds after the start of the run."""
@@ -84,6 +104,25 @@ class Server(Protocol):
 
     def run(self, workload: Workload) -> list[Served] | None:
         """Serve a workload; None if the engine cannot take it."""
+        ...
+
+
+@runtime_checkable
+class Encoding(Protocol):
+    """A peer that can turn text into token ids."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text as the beginning of a prompt; special tokens in it are plain text."""
+        ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """A peer that can give log-probabilities of a prompt's tokens."""
+
+    def score(self, windows: Sequence[Sequence[int]]) -> list[float]:
+        """For each window the sum over its tokens, but for the first, of their natural
+        log-probabilities, each after those before it."""
         ...
 
 
@@ -144,7 +183,21 @@ def answer(server: Server, commands: Iterable[str], answers: TextIO) -> None:
 
 def _do(server: Server, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "load":
-        return {"about": asdict(server.load(Setup(**command["setup"])))}
+        setup = Setup(**command["setup"])
+        reset_peak()
+        start = perf_counter()
+        about = server.load(setup)
+        return {"about": asdict(about), "seconds": perf_counter() - start}
+    if command["do"] == "memory":
+        return {"memory": asdict(memory())}
+    if command["do"] == "encode":
+        if not isinstance(server, Encoding):
+            raise TypeError("this peer encodes no text")
+        return {"encode": server.encode(command["texts"])}
+    if command["do"] == "score":
+        if not isinstance(server, Scoring):
+            return {"score": None}
+        return {"score": server.score(command["windows"])}
     workload = Workload.from_json(command["workload"])
     reset_peak()
     served = server.run(workload)
@@ -165,10 +218,37 @@ def reset_peak() -> None:
 
 def peak() -> int | None:
     """Most resident bytes since `reset_peak`; None where the system does not say."""
+    return _status("VmHWM")
+
+
+def memory() -> Memory:
+    """Memory of this process, now."""
+    helpers = sum(map(_private, _descendants("self")))
+    return Memory(_status("VmRSS"), peak(), helpers)
+
+
+def _status(name: str) -> int | None:
+    """A size in bytes of proc(5)'s status."""
     status = Path("/proc/self/status")
     if not status.is_file():
         return None
     for line in status.read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def _descendants(process: str) -> Iterator[str]:
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield child
+            yield from _descendants(child)
+
+
+def _private(process: str) -> int:
+    """Bytes that only this process has resident; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))

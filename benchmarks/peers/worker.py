@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.peers.run import Run
-from benchmarks.peers.serve import About, Setup
+from benchmarks.peers.serve import About, Memory, Setup
 from benchmarks.peers.workload import Workload
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,9 +36,13 @@ class Worker:
         command: the command of the process, which speaks the protocol of `benchmarks.peers.serve`.
         variables: environment variables of the process, beside those of this one.
         log: the file that takes its standard error.
+
+    Attributes:
+        load_seconds: how long `load` took in the process, whose imports were done before.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+        self.load_seconds = 0.0
         self._log = log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -59,15 +63,33 @@ class Worker:
         """Load the peer's model.
 
         Raises:
-            WorkerError: it failed; `run` raises this too.
+            WorkerError: it failed; the others raise this too.
         """
         told = self._ask({"do": "load", "setup": asdict(setup)}, _LOAD_SECONDS)
+        self.load_seconds = told["seconds"]
         return About(**told["about"])
 
     def run(self, workload: Workload) -> Run | None:
         """Serve a workload; None if this peer cannot take it."""
         told = self._ask({"do": "run", "workload": asdict(workload)}, _RUN_SECONDS)
         return None if told["run"] is None else Run.from_json(told["run"])
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        told = self._ask({"do": "encode", "texts": texts}, _RUN_SECONDS)
+        found: list[list[int]] = told["encode"]
+        return found
+
+    def score(self, windows: Sequence[Sequence[int]]) -> list[float] | None:
+        """The log-likelihood of each window (`benchmarks.peers.serve.Scoring`); None if this peer
+        gives none."""
+        told = self._ask({"do": "score", "windows": windows}, _RUN_SECONDS)
+        found: list[float] | None = told["score"]
+        return found
+
+    def memory(self) -> Memory:
+        """The process's memory now. Before `load` it is that of the interpreter and its imports."""
+        return Memory(**self._ask({"do": "memory"}, _LOAD_SECONDS)["memory"])
 
     @property
     def cpu_seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from torch.nn import functional
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from benchmarks.peers.serve import About, Served, Setup, serve
@@ -51,12 +53,23 @@ class Generate:
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=workload.output_tokens,
                 do_sample=False,
+                eos_token_id=-1,  # every request gets all of its tokens
                 pad_token_id=0,
                 stopping_criteria=StoppingCriteriaList([clock]),
             )
         times = [time - start for time in clock.times]
         tokens = output[:, ids.shape[1] :].tolist()
         return [Served(0.0, list(times), row) for row in tokens]
+
+    def score(self, windows: Sequence[Sequence[int]]) -> list[float]:
+        found = []
+        for window in windows:
+            ids = torch.tensor([window])
+            with torch.inference_mode():
+                logits = self._model(ids).logits[0, :-1].float()
+            of_next = functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+            found.append(-float(of_next.double().sum()))
+        return found
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -72,6 +73,31 @@ def test_the_peak_is_of_the_run(start: Start) -> None:
     assert run is not None
     assert run.peak_bytes is not None
     assert 1e6 < run.peak_bytes < 1e9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory")
+def test_memory_is_known_before_a_load_and_after(start: Start) -> None:
+    worker = start("")
+    before = worker.memory()
+    worker.load(SETUP)
+    after = worker.memory()
+    assert before.resident_bytes is not None
+    assert after.peak_bytes is not None
+    assert after.resident_bytes is not None
+    assert 1e6 < before.resident_bytes < after.peak_bytes + 2**20
+    assert after.resident_bytes <= after.peak_bytes + 2**20  # both are counted per thread
+    assert after.helper_bytes == 0
+    assert worker.load_seconds > 0
+
+
+def test_texts_are_encoded_and_scored_by_those_who_can(start: Start) -> None:
+    worker = start("read")
+    assert worker.encode(["", "ab"]) == [[1], [1, 97, 98]]
+    assert worker.score([[1, 97, 98]]) == [pytest.approx(2 * math.log(0.5))]
+    other = start("batch")
+    assert other.score([[1, 97]]) is None
+    with pytest.raises(WorkerError, match="TypeError: this peer encodes no text"):
+        other.encode([""])
 
 
 def test_a_workload_may_be_beyond_a_peer(start: Start) -> None:
