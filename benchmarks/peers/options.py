@@ -66,14 +66,14 @@ def options(description: str | None) -> argparse.Namespace:
     poisson = any(RECIPES[name].is_poisson for name in chosen.workloads)
     if poisson and chosen.rate is None and OURS not in chosen.peers:
         parser.error("--rate is needed for chat without batchdeck")
-    chosen.level = _level(parser, chosen.level)
+    chosen.level = pick_level(parser, chosen.level)
     if chosen.quick:
         chosen.rounds = 1
     chosen.cache = chosen.cache.resolve()
     return chosen
 
 
-def _level(parser: argparse.ArgumentParser, name: str | None) -> Level:
+def pick_level(parser: argparse.ArgumentParser, name: str | None) -> Level:
     """The level to hold all to: the one of that name, or what batchdeck's kernels use here."""
     kernels = native.kernels()
     if kernels is None:
