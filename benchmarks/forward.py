@@ -97,7 +97,9 @@ class Side:
         if program:
             self._forward = make_program(model, self._config, self._shape)
         else:
-            self._forward = ModuleForward(model, CpuAttention(), self._shape)
+            self._forward = ModuleForward(
+                model, CpuAttention(), self._shape, off_kernels="measured as it is"
+            )
 
     def begin(self, seqs: int) -> None:
         """Let the steps that follow be of so many sequences."""

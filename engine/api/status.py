@@ -58,6 +58,27 @@ class QuantizationLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class OffPath:
+    """Operations of one kind that our kernels do not compute: torch does, between two stretches of
+    them.
+
+    Attributes:
+        name: of the operation, as linear or attend, or of the class of a module.
+        columns: of its result.
+        count: how many operations of the model these are.
+        reason: why our kernel does not compute the first of them, as a clause.
+        share: of the time of a decode step, from 0 to 1, by the smallest step that was taken while
+            the model was loaded; None if it was not measured.
+    """
+
+    name: str
+    columns: int
+    count: int
+    reason: str
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
     """The loaded model, for people.
 
@@ -78,6 +99,9 @@ class ModelCard:
         packed_as: the format in which weights were quantized on disk, if they stay packed, so that
             activations are rounded to 8 bits; else empty.
         loss: what either changed; None if nothing is packed, or if it could not be measured.
+        off_path: operations that our kernels do not compute, while they compute the others.
+        off_kernels: why the model runs module by module, or by torch alone, as a clause; empty if
+            our kernels compute its operations.
     """
 
     name: str
@@ -98,6 +122,13 @@ class ModelCard:
     quantize: str = "none"
     packed_as: str = ""
     loss: QuantizationLoss | None = None
+    off_path: tuple[OffPath, ...] = ()
+    off_kernels: str = ""
+
+    @property
+    def num_off_path(self) -> int:
+        """How many operations our kernels do not compute, while they compute the others."""
+        return sum(one.count for one in self.off_path)
 
     @property
     def chat_sampling(self) -> SamplingParams:

@@ -317,6 +317,20 @@ class UnitStorage(KVStorage):
         values, rows = (self.values[layer], _rows(value)) if self.values else (None, None)
         self._native.store(self.keys[layer], values, slots, _rows(key), rows)
 
+    def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of whole blocks, as `TokenStorage.gather` gives them."""
+        shape = self.shape
+        units = (len(blocks), shape.num_kv_heads)
+        keys = self.keys[layer].index_select(0, blocks)
+        pairs = 2 if shape.dtype == torch.bfloat16 else 1
+        keys = keys.view(*units, -1, shape.block_size, pairs).permute(0, 3, 1, 2, 4).flatten(3)
+        keys = keys[..., : shape.head_dim].contiguous()
+        if shape.value_in_key:
+            return keys, keys[..., : shape.value_dim]
+        values = self.values[layer].index_select(0, blocks)
+        values = values.view(*units, -1, shape.value_dim, pairs).permute(0, 2, 4, 1, 3)
+        return keys, values.flatten(1, 2).contiguous()
+
 
 def _rows(heads: Tensor) -> Tensor:
     """[T, heads, size] as [T, heads * size], a copy where numbers of a token are not adjacent."""

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
+from engine.api.status import OffPath
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
 from engine.model.attention.base import AttentionBackend, IntArray, StepContext
@@ -26,7 +27,7 @@ from engine.model.latents import take_expansions
 from engine.model.program.coded import Coded
 from engine.model.program.forward import make_program
 from engine.model.program.unreadable import UnreadableError
-from engine.model.program.verify import MismatchError
+from engine.model.program.verify import MismatchError, Wrong
 from engine.model.state.cache import StateCache
 from engine.model.state.modules import StateModules, find_states
 from engine.model.state.probe import cache_argument
@@ -42,6 +43,18 @@ class Forward(Protocol):
     @property
     def attention(self) -> str:
         """Name of the attention backend, as it is shown beside the model."""
+        ...
+
+    @property
+    def off_path(self) -> tuple[OffPath, ...]:
+        """Operations that our kernels do not compute, while they compute the others."""
+        ...
+
+    @property
+    def off_kernels(self) -> str:
+        """Why the whole model runs module by module, as a clause; empty if our kernels compute its
+        operations.
+        """
         ...
 
     def storage(self, shape: CacheShape) -> KVStorage:
@@ -98,6 +111,10 @@ class ModuleForward:
         shape: the model's dimensions.
         states: those of the modules that keep states beside attention; None if none does.
         expansions: those of the layers that store latents; None if none does.
+        off_kernels: see `Forward`.
+
+    Attributes:
+        off_kernels: see `Forward`; whoever knows a better reason may state it.
     """
 
     def __init__(
@@ -107,7 +124,10 @@ class ModuleForward:
         shape: ModelShape,
         states: StateModules | None = None,
         expansions: Expansions | None = None,
+        *,
+        off_kernels: str,
     ) -> None:
+        self.off_kernels = off_kernels
         model.set_attn_implementation(ATTENTION_NAME)
         if attention_in_force(model) != ATTENTION_NAME:
             raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
@@ -135,6 +155,11 @@ class ModuleForward:
     @property
     def attention(self) -> str:
         return self._backend.name
+
+    @property
+    def off_path(self) -> tuple[OffPath, ...]:
+        """See `Forward`. All of it is module by module."""
+        return ()
 
     def storage(self, shape: CacheShape) -> KVStorage:
         return self._backend.storage(shape)
@@ -244,6 +269,7 @@ def make_forward(
     shape: ModelShape,
     backend: str | None = None,
     coded: Coded | None = None,
+    apart: Sequence[Wrong] = (),
 ) -> Forward:
     """The forward pass by which a model is to compute from now on.
 
@@ -253,6 +279,7 @@ def make_forward(
         model: in `config`'s dtype and on its device.
         backend: `torch`, `triton` or `cpu`; None leaves it to `pick_backend`.
         coded: what `engine.model.program.quantize.quantize` made of the model.
+        apart: as `engine.model.program.forward.make_program` takes it.
 
     Raises:
         ModelError: the model does not let its attention be chosen.
@@ -264,20 +291,37 @@ def make_forward(
     backend = backend or pick_backend(*cache_shapes(config, shape))
     expansions = take_expansions(model) if shape.has_latents else None
     states = find_states(model, shape, config.max_num_seqs, config.num_snapshots)
-    by_modules = backend == "torch" or (backend == "triton" and states is not None)
-    if by_modules or expansions is not None:
+    by_modules = _why_modules(backend, config, shape, states)
+    if by_modules:
         _be_plain(model, config, coded)
-        return ModuleForward(model, _attention(backend), shape, states, expansions)
+        return ModuleForward(
+            model, _attention(backend), shape, states, expansions, off_kernels=by_modules
+        )
     if backend == "triton":
-        return _on_gpu(model, config, shape)
+        return _on_gpu(model, config, shape, apart)
     try:
-        return make_program(model, config, shape, states, coded)
+        return make_program(model, config, shape, states, coded, apart)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error
         )
         _be_plain(model, config, coded)
-        return ModuleForward(model, CpuAttention(), shape, states)
+        return ModuleForward(model, CpuAttention(), shape, states, off_kernels=str(error))
+
+
+def _why_modules(
+    backend: str, config: EngineConfig, shape: ModelShape, states: StateModules | None
+) -> str:
+    """Why no program is tried, as a clause; empty if one is."""
+    if backend == "torch":
+        ours = TritonAttention if torch.device(config.device).type == "cuda" else CpuAttention
+        reasons = map(ours.why_not, cache_shapes(config, shape))
+        return next(filter(None, reasons), "torch was asked for")
+    if shape.has_latents:
+        return "no kernel of ours expands the latents that it stores"
+    if backend == "triton" and states is not None:
+        return "no kernel of ours for a GPU keeps states"
+    return ""
 
 
 def _be_plain(model: PreTrainedModel, config: EngineConfig, coded: Coded | None) -> None:
@@ -302,14 +346,16 @@ def _attention(backend: str) -> AttentionBackend:
     return TritonAttention() if backend == "triton" else CpuAttention()
 
 
-def _on_gpu(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Forward:
+def _on_gpu(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, apart: Sequence[Wrong]
+) -> Forward:
     # The kernels can be imported only where triton is installed.
     from engine.model.gpu.forward import make_gpu_program
 
     try:
-        return make_gpu_program(model, config, shape)
+        return make_gpu_program(model, config, shape, apart)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, without CUDA graphs: %s", type(model).__name__, error
         )
-        return ModuleForward(model, TritonAttention(), shape)
+        return ModuleForward(model, TritonAttention(), shape, off_kernels=str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ from engine.model.loss import AT_LOAD, Sample
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.program.forward import ProgramForward
 from engine.model.program.quantize import check_device
-from engine.model.program.verify import MismatchError
+from engine.model.program.verify import MismatchError, Wrong
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
 from engine.model.registry import ModelEntry, Registry
@@ -313,25 +313,33 @@ class _Preparation:
         return self._load_traced(encoder, progress)
 
     def _load_traced(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
-        """The same, as the model was traced. If a kernel of ours is wrong, use torch alone."""
-        try:
-            forward = self._load(self._backend, self._envelope, encoder, progress)
-        except MismatchError as error:
-            if self._quantize != "none":
-                raise ModelError(
-                    f"{self._entry.name} cannot be quantized to {self._quantize}: {error}",
-                    "quantize",
-                ) from None
-            # The error is logged as text, because a log that kept the error itself would keep its
-            # frames, and with them the model.
-            reason = str(error)
-            logger.error("%s; our kernels are not used for %s", reason, self._entry.name)
-        else:
-            if self._backend == "triton" and isinstance(forward, ModuleForward):
-                return forward, self._plan("triton modules")
-            return forward, self._with_what_is_left(self._envelope)
-        # This runs here, where the error is gone and no longer keeps the model.
-        gc.collect()
+        """The same, as the model was traced. If kernels of ours are wrong, the weights are read
+        again, and torch computes the operations of these, or all if it has to.
+        """
+        apart: tuple[Wrong, ...] = ()
+        while True:
+            try:
+                forward = self._load(self._backend, self._envelope, encoder, progress, apart)
+            except MismatchError as error:
+                # The error is logged as text, because a log that kept the error itself would keep
+                # its frames, and with them the model.
+                reason, wrong = str(error), error.wrong
+            else:
+                if self._backend == "triton" and isinstance(forward, ModuleForward):
+                    return forward, self._plan("triton modules")
+                return forward, self._with_what_is_left(self._envelope, forward)
+            # This runs here, where the error is gone and no longer keeps the model.
+            gc.collect()
+            if not wrong:
+                break
+            # None of these is in `apart`, so that this comes to an end.
+            apart += wrong
+            logger.warning("%s: %s; torch computes this instead", self._entry.name, reason)
+        if self._quantize != "none":
+            raise ModelError(
+                f"{self._entry.name} cannot be quantized to {self._quantize}: {reason}", "quantize"
+            )
+        logger.error("%s; our kernels are not used for %s", reason, self._entry.name)
         self._free = free_memory(self.device)
         self._stays_packed = False
         is_asked = self._request.dtype not in (None, "auto")
@@ -340,7 +348,10 @@ class _Preparation:
             self._dtype = loading_dtype(self._dtype, self.device)
             self.traced = trace(self._whole, self._part, self._dtype)
         envelope = self._plan("torch")
-        return self._load("torch", envelope, encoder, progress), envelope
+        forward = self._load("torch", envelope, encoder, progress)
+        assert isinstance(forward, ModuleForward)
+        forward.off_kernels = reason
+        return forward, envelope
 
     def start(
         self, forward: Forward, envelope: EngineConfig, progress: Progress
@@ -369,7 +380,12 @@ class _Preparation:
         )
 
     def _load(
-        self, backend: str, envelope: EngineConfig, encoder: Encoder, progress: Progress
+        self,
+        backend: str,
+        envelope: EngineConfig,
+        encoder: Encoder,
+        progress: Progress,
+        apart: Sequence[Wrong] = (),
     ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
         model, compact = self._read_weights(backend, progress)
@@ -383,9 +399,11 @@ class _Preparation:
             model, envelope, shape, backend, encoder, progress, total, compact, unpacked
         )
         progress("testing the model", total, total)
-        forward = checked_forward(model, envelope, shape, backend, coded)
-        if coded is not None:
-            saved = replace(shape, saved_bytes=coded.saved_bytes)
+        forward = checked_forward(model, envelope, shape, backend, coded, apart)
+        kept = _kept_bytes(forward)
+        if coded is not None or kept:
+            saved_bytes = 0 if coded is None else coded.saved_bytes
+            saved = replace(shape, saved_bytes=saved_bytes - kept)
             self.traced = replace(self.traced, shape=saved)
         self._coding.compare(forward, envelope, shape)
         if self._quantize == "none" and self._method is not None:
@@ -424,8 +442,12 @@ class _Preparation:
             logger.info("%s: its weights are unpacked, since layers share them", self._entry.name)
             kept, is_kept, dtype = CompactWeights(self._dtype), False, self._dtype
 
-    def _with_what_is_left(self, envelope: EngineConfig) -> EngineConfig:
-        """An envelope whose pool takes what weights that stay packed do not."""
+    def _with_what_is_left(self, envelope: EngineConfig, forward: Forward) -> EngineConfig:
+        """An envelope whose pool takes what weights that stay packed do not, and leaves what torch
+        keeps beside them.
+        """
+        if _kept_bytes(forward):
+            return replace(envelope, num_blocks=self._plan(self._backend).num_blocks)
         if self._method is None or not self.traced.shape.saved_bytes:
             return envelope
         num_blocks = self._plan(self._backend).num_blocks
@@ -457,6 +479,8 @@ class _Preparation:
             quantize=self._quantize,
             packed_as=self._coding.packed_as,
             loss=self._coding.loss,
+            off_path=forward.off_path,
+            off_kernels=forward.off_kernels,
         )
         if not card.has_chat_template:
             logger.warning(
@@ -487,6 +511,10 @@ class _Preparation:
             swap_rate=runner.swap_rate,
             close=_closer(runner, encoder),
         )
+
+
+def _kept_bytes(forward: Forward) -> int:
+    return forward.kept_bytes if isinstance(forward, ProgramForward) else 0
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.model.forward import Forward, make_forward
 from engine.model.program.coded import Coded
+from engine.model.program.verify import Wrong
 from engine.model.runner import TorchRunner
 from engine.model.script import Script
 
@@ -31,12 +33,13 @@ def play(
     backend: str,
     script: Script,
     coded: Coded | None = None,
+    apart: Sequence[Wrong] = (),
 ) -> tuple[Forward, list[Finding]]:
     """Run a script's steps, and compare with one eager pass over all of its sequences.
 
     Args:
-        model, coded: as `engine.model.forward.make_forward` takes them; so the model belongs to the
-            forward pass afterwards.
+        model, coded, apart: as `engine.model.forward.make_forward` takes them; so the model belongs
+            to the forward pass afterwards.
         config: the envelope of the forward pass, with room for the script's steps.
 
     Returns:
@@ -45,7 +48,7 @@ def play(
     model.set_attn_implementation("eager")
     token_ids = torch.tensor(script.token_ids, device=model.device)
     expected = model(input_ids=token_ids, use_cache=False).logits
-    forward = make_forward(model, config, shape, backend, coded)
+    forward = make_forward(model, config, shape, backend, coded, apart)
     runner = TorchRunner(forward, script.envelope(config), shape)
     findings = []
     for plan, situations in script.steps:

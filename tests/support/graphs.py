@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from engine.model.program.activations import ACTIVATIONS
+from engine.model.program.by_torch import compute
 from engine.model.program.capture import Capture
-from engine.model.program.experts import compute_expert
 from engine.model.program.graph import (
     Attend,
+    ByTorch,
     Convolve,
     Elementwise,
     Embed,
@@ -28,7 +28,6 @@ from engine.model.program.graph import (
 )
 from engine.model.program.linear_attention import convolve, recur
 from engine.model.program.rotation import rotate
-from engine.model.program.weights import dense
 
 
 def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None = None) -> Tensor:
@@ -56,28 +55,8 @@ def _result(
     match operation:
         case Embed(table=table, positions=positions):
             return table[recorded.position_ids if positions else recorded.input_ids].double()
-        case Norm(x=x, groups=groups, weight=weight, bias=bias, eps=eps, center=center):
-            given = of(x).unflatten(1, (groups, -1))
-            given = given - given.mean(-1, keepdim=True) if center else given
-            normal = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + eps)
-            normal = normal if weight is None else normal * weight
-            return (normal if bias is None else normal + bias).flatten(1)
-        case Linear(x=x, residual=residual, alpha=alpha):
-            product = ACTIVATIONS[operation.activation](_product(of(x), operation))
-            return product if residual is None else of(residual) + alpha * product
-        case Gated(x=x):
-            gate, up = _product(of(x), operation).chunk(2, dim=1)
-            return ACTIVATIONS[operation.activation](gate) * up
-        case Elementwise(x=x, y=y, alpha=alpha):
-            function = ACTIVATIONS[operation.activation]
-            if operation.combine == "none":
-                return function(alpha * of(x))
-            other = of(y) if isinstance(y, View) else y
-            assert other is not None
-            other = other.repeat_interleave(operation.x.columns // other.shape[-1], dim=-1)
-            if operation.combine == "add":
-                return of(x) + alpha * other
-            return alpha * function(of(x)) * other
+        case Norm() | Linear() | Gated() | Elementwise() | Experts():
+            return compute(operation, of)
         case Attend():
             positions = recorded.position_ids
             if operation.key is not None and operation.value is not None:
@@ -91,30 +70,12 @@ def _result(
         case Recur(beta=beta, way=way):
             inputs = (operation.query, operation.key, operation.value, operation.decay)
             return recur(*map(of, inputs), None if beta is None else of(beta), way)
-        case Experts(x=x, logits=logits):
-            index, weight = operation.routing.choose(of(logits))
-            return torch.stack(
-                [
-                    sum(
-                        (
-                            factor * compute_expert(operation, one, int(expert))
-                            for expert, factor in zip(experts, factors, strict=True)
-                        ),
-                        torch.zeros_like(one),
-                    )
-                    for one, experts, factors in zip(of(x), index, weight, strict=True)
-                ]
-            )
         case Gather(x=x):
             return of(x)[recorded.last_tokens]
+        case ByTorch(operation=inner):
+            return _result(inner, values, stored, recorded)
         case Opaque(x=x):
             return operation.run(of(x).to(operation.out.reference.dtype)).double()
-
-
-def _product(x: Tensor, operation: Linear | Gated) -> Tensor:
-    weight = torch.cat([dense(weight).double() for weight in operation.weights])
-    bias = torch.cat([bias.double() for bias in operation.biases]) if operation.biases else None
-    return linear(x, weight, bias)
 
 
 def _heads(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, TokenStorage
+from engine.cache.storage import CacheShape, TokenStorage, UnitStorage
 from engine.model.attention.base import IntArray, StepContext
 from engine.model.attention.params import AttentionParams
 from engine.model.memory import LargestStep
@@ -116,7 +116,7 @@ class TorchAttention:
         if layout is None:
             layout = context.layouts[params.window] = _lay_out(context, params.window)
         storage = context.storage
-        assert isinstance(storage, TokenStorage)
+        assert isinstance(storage, TokenStorage | UnitStorage)
         tokens, heads, head_dim = query.shape
         kv_heads, value_dim = storage.shape.num_kv_heads, storage.shape.value_dim
         grouped = query.reshape(tokens, kv_heads, heads // kv_heads, head_dim)
@@ -197,7 +197,9 @@ class TorchAttention:
         return mask if mask.device.type == "cpu" else mask.contiguous()
 
 
-def _gather(storage: TokenStorage, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+def _gather(
+    storage: TokenStorage | UnitStorage, layer: int, blocks: Tensor
+) -> tuple[Tensor, Tensor]:
     """Keys and values of whole blocks. Where values are in their keys, whole keys are weighed:
     `scaled_dot_product_attention` holds all scores in memory where the two are not equally long.
     """

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
+from engine.api.status import OffPath
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, HeadStorage, KVStorage, cache_shapes, places
 from engine.model.attention.base import IntArray
@@ -22,13 +23,14 @@ from engine.model.gpu.choosing import Candidates, Chosen, Clock, choose
 from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
 from engine.model.gpu.program import GpuProgram
 from engine.model.gpu.resident import Resident
+from engine.model.program.by_torch import off_path, set_apart
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Opaque
+from engine.model.program.graph import Attend, ByTorch, Opaque
 from engine.model.program.stage import num_of_tokens
 from engine.model.program.unreadable import UnreadableError
-from engine.model.program.verify import verify
+from engine.model.program.verify import MismatchError, Wrong, mismatch, verify
 from engine.model.prompts import MOST_LOGITS
 from engine.model.sending import send
 from engine.triton.product import strips
@@ -66,6 +68,16 @@ class GpuForward:
     def attention(self) -> str:
         """See `engine.model.forward.Forward`."""
         return TritonAttention().name
+
+    @property
+    def off_path(self) -> tuple[OffPath, ...]:
+        """See `engine.model.forward.Forward`. Its share of a step is not measured."""
+        return off_path(stage.operation for stage in self._program.stages)
+
+    @property
+    def off_kernels(self) -> str:
+        """See `engine.model.forward.Forward`."""
+        return ""
 
     @property
     def num_launches(self) -> int:
@@ -166,8 +178,16 @@ class GpuForward:
         return inputs
 
 
-def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> GpuForward:
+def make_gpu_program(
+    model: PreTrainedModel,
+    config: EngineConfig,
+    shape: ModelShape,
+    apart: Sequence[Wrong] = (),
+) -> GpuForward:
     """Turn a model on a GPU into a program.
+
+    Args:
+        apart: as `engine.model.program.forward.make_program` takes it.
 
     Raises:
         UnreadableError: the model cannot be read; it is as it was.
@@ -178,7 +198,11 @@ def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelS
     graph, recorded = find_graph(model, shape, max_positions, with_experts=False)
     if graph.looked_up is not None:
         raise UnreadableError("some of its tokens are looked up by the ids of others")
-    graph = fuse(graph)
+    graph = set_apart(fuse(graph), apart)
+    if any(
+        isinstance(one, ByTorch) and isinstance(one.operation, Attend) for one in graph.operations
+    ):
+        raise MismatchError(str(mismatch(apart)))
     used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
     rows = max(config.max_num_seqs, _VERIFIED_ROWS)
     blocks = config.blocks_for(max_positions)
@@ -259,7 +283,7 @@ def _verify(
 
     with torch.inference_mode():
         worst = verify(
-            program.stages, lambda first, last: program.run(inputs, first, last), restore
+            program.stages, lambda stage, first, last: program.run(inputs, first, last), restore
         )
     resident.pools = ()
     tables.zero_()

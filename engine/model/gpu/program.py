@@ -20,19 +20,24 @@ from engine.model.gpu.products import (
 )
 from engine.model.gpu.resident import Resident
 from engine.model.program.buffers import Buffers
+from engine.model.program.by_torch import compute
 from engine.model.program.graph import (
     Attend,
+    ByTorch,
     Convolve,
     Elementwise,
     Embed,
     Gated,
     Gather,
     Graph,
+    Kerneled,
     Linear,
     Norm,
     Opaque,
     Operation,
     Recur,
+    View,
+    reads,
 )
 from engine.model.program.originals import Originals
 from engine.model.program.stage import Stage
@@ -204,8 +209,39 @@ class GpuProgram:
             case Opaque(x=x):
                 run = operation.run
                 self._matrix(per_sample, lambda a, b: a.copy_(run(b)), out, tensor(x))
+            case ByTorch(operation=inner):
+                self._by_torch(inner, out)
             case Convolve() | Recur():
                 raise AssertionError("models that keep states run module by module on a GPU")
+
+    def _by_torch(self, operation: Kerneled, out: Tensor) -> None:
+        """Compute an operation by its definition. It allocates, as opaque modules do."""
+        views = {view: self._buffers.tensor(view) for view in reads(operation)}
+        resident = self._resident
+
+        def launch(given: StepInputs[Tensor]) -> None:
+            tokens, samples = len(given.ids), len(given.last_tokens)
+
+            def of(view: View) -> Tensor:
+                return views[view][: samples if view.value.per_sample else tokens]
+
+            to = out[: samples if operation.out.per_sample else tokens]
+            match operation:
+                case Embed(table=table, positions=by_position):
+                    index = (given.positions if by_position else given.ids).long()
+                    if not by_position:
+                        # The ids of padding may be anything, as in `engine.triton.embed`.
+                        place = (-1 - index).clamp(0, len(resident.latest) - 1)
+                        index = torch.where(index < 0, resident.latest[place].long(), index)
+                    to.copy_(table[index.clamp(0, len(table) - 1)])
+                case Gather(x=x):
+                    to.copy_(of(x)[given.last_tokens.long().clamp(0, tokens - 1)])
+                case Norm() | Linear() | Gated() | Elementwise():
+                    to.copy_(compute(operation, of))
+                case _:
+                    raise AssertionError("it keeps keys, values or states")
+
+        self._launches.append(launch)
 
     def _matrix(self, per_sample: bool, launch: Callable[..., object], *matrices: Tensor) -> None:
         """Add a launch over the rows of matrices that a step has."""

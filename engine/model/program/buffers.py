@@ -15,6 +15,7 @@ from engine.model.program.graph import (
     Operation,
     Value,
     View,
+    definition,
     reads,
 )
 
@@ -56,11 +57,12 @@ class Buffers:
         # Logits are in float32 from the head on, whatever is then done to each of them, because
         # sampling wants no rounded ones.
         self._logits = {id(graph.logits)}
-        for operation in reversed(graph.operations):
-            if isinstance(operation, Elementwise) and id(operation.out) in self._logits:
-                self._logits |= {id(view.value) for view in reads(operation)}
+        definitions = [definition(operation) for operation in graph.operations]
+        for one in reversed(definitions):
+            if isinstance(one, Elementwise) and id(one.out) in self._logits:
+                self._logits |= {id(view.value) for view in reads(one)}
         # So do experts want the logits of their router.
-        self._logits |= {id(x.logits.value) for x in graph.operations if isinstance(x, Experts)}
+        self._logits |= {id(x.logits.value) for x in definitions if isinstance(x, Experts)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
             for value in (operation.out, *(one.value for one in self._reads(operation))):

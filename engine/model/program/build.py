@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from engine.model.program.buffers import Buffers
 from engine.model.program.coded import Coded
 from engine.model.program.graph import (
     Attend,
+    ByTorch,
     Convolve,
     Elementwise,
     Embed,
@@ -30,9 +32,11 @@ from engine.model.program.graph import (
     Recur,
     Value,
     View,
+    reads,
 )
 from engine.model.program.pack import Packer, Product
 from engine.model.program.stage import Stage
+from engine.model.program.verify import Wrong, kind_of, mismatch
 from engine.model.state.slots import StateSlots
 
 # A tile's depth, in numbers. Kernels read rows up to a multiple of it, so buffers are filled up to
@@ -89,6 +93,9 @@ def build(
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
         states: where the states of operations that keep some are to lie.
         coded: which of the model's parameters are codes, if any.
+
+    Raises:
+        MismatchError: a kernel does not take what the model gives it.
     """
     packer = Packer(native, model, graph.operations, pool.parts[0].shape.dtype, coded)
     return _Builder(graph, native, packer, pool, max_tokens, max_samples, states).build()
@@ -117,6 +124,7 @@ class _Builder:
         self._states = states
         self._native = native
         self._packer = packer
+        self._wrong: dict[int, Wrong] = {}
         self._experts: dict[int, Any] = {}  # `_native.Experts`, by their operation
         self._coded_tables: set[int] = set()  # embeddings, by their operation
         self._program = native.Program()
@@ -137,16 +145,22 @@ class _Builder:
         operations = self._graph.operations
         # All products are packed first, because a table that is tied to one is looked up in its
         # packed weights.
-        products = {id(one): self._pack(one) for one in operations}
+        products: dict[int, tuple[Product, ...]] = {}
+        for at, operation in enumerate(operations):
+            with self._refusing(at, operation):
+                products[id(operation)] = self._pack(operation)
         stages = []
         for at, operation in enumerate(operations):
             self._buffers.enter(at, operation)
             first = len(self._program)
-            self._emit(operation, *products[id(operation)])
+            if at in self._wrong:
+                continue
+            with self._refusing(at, operation):
+                self._emit(operation, *products[id(operation)])
             given: tuple[Tensor, ...]
             match operation:
-                case Opaque(x=x):
-                    given = (self._buffers.tensor(x),)
+                case Opaque() | ByTorch():
+                    given = tuple(map(self._buffers.tensor, reads(operation)))
                 case Attend(query=query, key=key):
                     given = tuple(self._buffers.tensor(x) for x in (query, key) if x is not None)
                 case _:
@@ -158,7 +172,18 @@ class _Builder:
                 one.how is not None for one in products[id(operation)]
             )
             stages.append(Stage(operation, first, rotated, last, out, given, is_coded))
+        if self._wrong:
+            raise mismatch(list(self._wrong.values()))
         return Built(self._program, stages, self._buffers.whole(self._graph.logits))
+
+    @contextmanager
+    def _refusing(self, at: int, operation: Operation) -> Iterator[None]:
+        """Note that a kernel does not take what an operation gives it."""
+        try:
+            yield
+        except ValueError as error:
+            reason = f"does not take what the model gives it: {error}"
+            self._wrong[at] = Wrong(at, kind_of(operation), operation.out.width, reason)
 
     def _pack(self, operation: Operation) -> tuple[Product, ...]:
         match operation:
@@ -262,7 +287,7 @@ class _Builder:
                 program.experts(out, view(x), view(logits), self._experts[id(operation)])
             case Gather(x=x):
                 program.gather(out, view(x))
-            case Opaque():
+            case Opaque() | ByTorch():
                 pass
 
     def _emit_attention(self, operation: Attend, out: NativeView) -> None:

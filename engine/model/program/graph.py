@@ -273,19 +273,29 @@ class Opaque:
         return result[0]
 
 
-Operation = (
-    Embed
-    | Norm
-    | Linear
-    | Gated
-    | Elementwise
-    | Attend
-    | Convolve
-    | Recur
-    | Experts
-    | Gather
-    | Opaque
+@dataclass(eq=False, slots=True)
+class ByTorch:
+    """Computes an operation in torch, by its definition, because its kernel computes something
+    else.
+
+    Attributes:
+        operation: as it was read, with the model's own weights.
+        reason: why it is not computed by its kernel, as a clause.
+    """
+
+    operation: Kerneled
+    reason: str
+
+    @property
+    def out(self) -> Value:
+        return self.operation.out
+
+
+# What kernels of ours compute.
+Kerneled = (
+    Embed | Norm | Linear | Gated | Elementwise | Attend | Convolve | Recur | Experts | Gather
 )
+Operation = Kerneled | Opaque | ByTorch
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +319,11 @@ def rows_of(product: Linear, view: View) -> tuple[Weight, tuple[Tensor, ...]]:
     return weight[rows], tuple(bias[rows] for bias in product.biases)
 
 
+def definition(operation: Operation) -> Kerneled | Opaque:
+    """The operation itself, whoever computes it."""
+    return operation.operation if isinstance(operation, ByTorch) else operation
+
+
 def reads(operation: Operation) -> list[View]:
     """The views that an operation reads."""
     match operation:
@@ -325,5 +340,7 @@ def reads(operation: Operation) -> list[View]:
             return [x, logits]
         case Elementwise(x=x, y=View() as y):
             return [x, y]
+        case ByTorch(operation=inner):
+            return reads(inner)
         case _:
             return [operation.x]

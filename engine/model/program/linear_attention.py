@@ -63,11 +63,14 @@ def recur(
     decay: Tensor,
     beta: Tensor | None,
     way: Recurrence,
+    kept_state: Tensor | None = None,
 ) -> Tensor:
     """A recurrence over a sequence, token by token: [T, heads * value_dim] float64.
 
     Args:
         query, key, value, decay, beta: [T, columns], as `Recur` has them.
+        kept_state: [heads, key_dim, value_dim], what to begin with, which gets the state after the
+            last token; None begins with zeros.
     """
     tokens, group = len(query), way.heads // way.key_heads
     queries, keys = (
@@ -85,6 +88,8 @@ def recur(
     new = values * steps[..., None] if way.scaled else values
     kept = torch.exp(way.decay_scale.double() * steps)[..., None, None]
     state = values.new_zeros(way.heads, keys.shape[-1], values.shape[-1])
+    if kept_state is not None:
+        state += kept_state
     rows = []
     for at in range(tokens):
         state = state * kept[at]
@@ -94,6 +99,8 @@ def recur(
             given = beta[at].double()[:, None] * (given - known)
         state = state + keys[at][..., None] * given[:, None]
         rows.append(way.scaling * torch.einsum("hkv,hk->hv", state, queries[at]))
+    if kept_state is not None:
+        kept_state.copy_(state)
     out = torch.stack(rows)
     if way.skip is not None:
         out = out + way.skip.double()[:, None] * values

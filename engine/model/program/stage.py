@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.model.program.graph import Opaque, Operation
+from engine.model.program.graph import ByTorch, Opaque, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,9 @@ class Stage:
         rotated: the instructions [first, rotated) of attention rotate queries and keys; `first` for
             all else.
         out: [rows, width], where its result goes.
-        given: the input of an opaque module, or query and key of attention, which are rotated in
-            place; empty for other operations.
+        given: what torch is to read, the input of an opaque module or all that an operation reads
+            which was set apart; or query and key of attention, which are rotated in place; empty
+            for other operations.
         is_coded: whether it multiplies quantized weights, and so makes whole numbers of its input;
             or looks up rows of such.
     """
@@ -35,10 +36,10 @@ class Stage:
 
 
 def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
-    """Runs of instructions, each with the opaque module to run after it, if any."""
+    """Runs of instructions, each with what torch is to run after it, if anything."""
     first = last = stages[0].first if stages else 0
     for stage in stages:
-        if isinstance(stage.operation, Opaque):
+        if isinstance(stage.operation, Opaque | ByTorch):
             yield first, last, stage
             first = last = stage.last
         else:

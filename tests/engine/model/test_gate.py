@@ -335,11 +335,11 @@ def test_self_test_is_a_few_short_passes(monkeypatch: pytest.MonkeyPatch) -> Non
             passes.append(input_ids.numel())
         return forward(self, input_ids, **named)
 
-    def play(its: PreTrainedModel, *rest: Any) -> Any:
+    def play(its: PreTrainedModel, *rest: Any, **apart: Any) -> Any:
         if its is model:
             script = next(one for one in rest if isinstance(one, Script))
             passes.extend(step.plan.num_tokens for step in script.steps)
-        return played(its, *rest)
+        return played(its, *rest, **apart)
 
     monkeypatch.setattr(type(model), "forward", by_modules)
     monkeypatch.setattr(gate, "play", play)

@@ -227,8 +227,8 @@ class Once:
     def __init__(self, *wrong: bool) -> None:
         self._wrong = list(wrong)
 
-    def __call__(self, *args: Any) -> tuple[Forward, list[Finding]]:
-        forward, findings = play(*args)
+    def __call__(self, *args: Any, **apart: Any) -> tuple[Forward, list[Finding]]:
+        forward, findings = play(*args, **apart)
         if self._wrong.pop(0):
             findings[-1] = Finding("somewhere", 0.5)
         return forward, findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import weakref
@@ -22,8 +23,10 @@ from engine.model.gate import checked_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.program import GpuProgram
+from engine.model.program.find import find_graph
+from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Linear
-from engine.model.program.verify import MismatchError
+from engine.model.program.verify import MismatchError, Wrong, kind_of
 from engine.model.trace import trace
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
 
@@ -121,6 +124,64 @@ def test_a_kernel_that_computes_something_else_is_found_at_load(
     monkeypatch.setattr(program, "norm", wrong)
     with pytest.raises(MismatchError, match="the kernel for norm differs from the model"):
         program_of(tiny_model("llama"))
+
+
+@pytest.mark.usefixtures("short_scripts")
+def test_what_a_kernel_gets_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.model.gpu import program
+
+    norm = program.norm
+
+    def wrong(*arguments: Any) -> None:
+        norm(*arguments)
+        arguments[0][:, 1] = 3.0
+
+    monkeypatch.setattr(program, "norm", wrong)
+    with pytest.raises(MismatchError) as caught:
+        program_of(tiny_model("llama"))
+    assert [one.kind for one in caught.value.wrong] == ["norm"] * 7
+    model = tiny_model("llama")
+    forward = checked_forward(
+        model, config_for(model), shape_of(model), "triton", apart=caught.value.wrong
+    )
+    assert isinstance(forward, GpuForward)
+    # Those of all tokens, and the last two, of the rows that sample, have the same width.
+    assert [(one.name, one.columns, one.count, one.share) for one in forward.off_path] == [
+        ("norm", 48, 7, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("embed", "gpt2"),
+        ("linear", "qwen2"),
+        ("gated", "llama"),
+        ("elementwise", "gemma2"),
+        ("gather", "llama"),
+    ],
+)
+def test_torch_gives_what_a_launch_would(kind: str, name: str) -> None:
+    model = tiny_model(name)
+    graph, _ = find_graph(copy.deepcopy(model), shape_of(model), MAX_LEN, with_experts=False)
+    apart = [
+        Wrong(at, kind, one.out.width, "is set apart")
+        for at, one in enumerate(fuse(graph).operations)
+        if kind_of(one) == kind
+    ]
+    assert apart
+    forward = make_gpu_program(model, config_for(model), shape_of(model), apart)
+    assert sum(one.count for one in forward.off_path) == len(apart)
+
+
+def test_attention_that_is_wrong_leaves_all_to_torch() -> None:
+    model = tiny_model("llama")
+    graph, _ = find_graph(copy.deepcopy(model), shape_of(model), MAX_LEN, with_experts=False)
+    at = next(at for at, one in enumerate(fuse(graph).operations) if isinstance(one, Attend))
+    apart = [Wrong(at, "attend", 48, "differs from the model by 0.5")]
+    with pytest.raises(MismatchError, match="the kernel for attend differs") as caught:
+        make_gpu_program(model, config_for(model), shape_of(model), apart)
+    assert caught.value.wrong == ()
 
 
 def test_what_cannot_be_read_runs_module_by_module(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,388 @@
+"""by_torch: operations computed in torch by their definitions, and what else torch runs between two
+stretches of a program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from engine.api.status import OffPath
+from engine.cache.storage import KVStorage
+from engine.model.attention.base import IntArray, StepContext
+from engine.model.attention.torch_backend import TorchAttention
+from engine.model.batch import PackedStep
+from engine.model.compact import CompactWeights
+from engine.model.program.activations import ACTIVATIONS
+from engine.model.program.coded import Coded
+from engine.model.program.experts import compute_expert
+from engine.model.program.graph import (
+    Attend,
+    ByTorch,
+    Convolve,
+    Elementwise,
+    Embed,
+    Experts,
+    Gated,
+    Gather,
+    Graph,
+    Kerneled,
+    Linear,
+    Norm,
+    Opaque,
+    Operation,
+    Recur,
+    Rotation,
+    View,
+    reads,
+)
+from engine.model.program.linear_attention import convolve, recur
+from engine.model.program.rotation import rotate
+from engine.model.program.stage import Stage
+from engine.model.program.verify import MismatchError, Wrong, kind_of
+from engine.model.program.weights import Rows, Weight, dense
+from engine.model.state.slots import StateSlots
+
+RowWise = Norm | Linear | Gated | Elementwise | Experts
+
+
+def set_apart(graph: Graph, wrong: Iterable[Wrong]) -> Graph:
+    """The graph with some of its operations left to torch.
+
+    Raises:
+        MismatchError: it is another graph than the one whose operations were found wrong.
+    """
+    operations = list(graph.operations)
+    for one in wrong:
+        operation = operations[one.at] if one.at < len(operations) else None
+        if operation is None or (one.kind, one.columns) != (
+            kind_of(operation),
+            operation.out.width,
+        ):
+            raise MismatchError(
+                f"{one.kind} of {one.columns} columns is not where its kernel was found wrong"
+            )
+        if not isinstance(operation, Opaque | ByTorch):
+            operations[one.at] = ByTorch(operation, one.reason)
+    return replace(graph, operations=operations)
+
+
+def weights_kept(graph: Graph, coded: Coded | None) -> int:
+    """Bytes of weights that operations which were set apart keep, beyond those that kernels would
+    have taken in their place: those that a kernel packs too, and those that it would have packed
+    as codes.
+    """
+    packed = {_address(one) for operation in graph.operations for one in _packed(operation)}
+    apart = [one.operation for one in graph.operations if isinstance(one, ByTorch)]
+    weights = [
+        weight
+        for operation in apart
+        for weight in _packed(operation)
+        if _address(weight) in packed or (coded is not None and coded.has(_matrix(weight)))
+    ]
+    tables = [
+        one.table for one in apart if isinstance(one, Embed) and _address(one.table) in packed
+    ]
+    kept = {_address(one): _matrix(one).untyped_storage().nbytes() for one in (*weights, *tables)}
+    return sum(kept.values())
+
+
+def _packed(operation: Operation) -> tuple[Weight, ...]:
+    """The matrices that a kernel for an operation reads packed. A table that is tied to one of them
+    is looked up there.
+    """
+    match operation:
+        case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
+            return weights
+        case _:
+            return ()
+
+
+def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
+    """Give operations that were set apart weights of their own, in the program's type, where they
+    read parameters that stay as they are stored.
+    """
+
+    def own(weight: Weight) -> Weight:
+        if compact.of(_matrix(weight)) is None:
+            return weight
+        with compact.unpacked([_matrix(weight)]):
+            return dense(weight).to(dtype, copy=True)
+
+    for one in graph.operations:
+        match one:
+            case ByTorch(operation=Linear() | Gated() | Experts() as operation):
+                operation.weights = tuple(map(own, operation.weights))
+            case ByTorch(operation=Embed() as operation):
+                operation.table = own(operation.table)  # type: ignore[assignment]
+
+
+def _matrix(weight: Weight) -> Tensor:
+    return weight.matrix if isinstance(weight, Rows) else weight
+
+
+def _address(weight: Weight) -> int:
+    return _matrix(weight).untyped_storage().data_ptr()
+
+
+def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
+    """What an operation gives of some rows, each by itself, in float32 or a wider type of theirs.
+
+    Products are computed in the type of their rows.
+
+    Args:
+        of: the numbers of a view, [rows, columns].
+    """
+    match operation:
+        case Norm(x=x, groups=groups, weight=weight, bias=bias, eps=eps, center=center):
+            rows = _wide(of(x))
+            given = rows.reshape(len(rows), groups, -1)
+            given = given - given.mean(-1, keepdim=True) if center else given
+            normal = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + eps)
+            normal = normal if weight is None else normal * weight
+            return (normal if bias is None else normal + bias).flatten(1)
+        case Linear(x=x, residual=residual, alpha=alpha):
+            product = ACTIVATIONS[operation.activation](torch.cat(_products(of(x), operation), 1))
+            return product if residual is None else _wide(of(residual)) + alpha * product
+        case Gated(x=x):
+            gate, up = _products(of(x), operation)
+            return ACTIVATIONS[operation.activation](gate) * up
+        case Elementwise(x=x, y=y, alpha=alpha):
+            function, given = ACTIVATIONS[operation.activation], _wide(of(x))
+            if operation.combine == "none":
+                return function(alpha * given)
+            other = _wide(of(y) if isinstance(y, View) else y) if y is not None else given
+            other = other.repeat_interleave(given.shape[1] // other.shape[-1], dim=-1)
+            if operation.combine == "add":
+                return given + alpha * other
+            return alpha * function(given) * other
+        case Experts():
+            return _experts(operation, of(operation.x), of(operation.logits))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _products(x: Tensor, operation: Linear | Gated) -> list[Tensor]:
+    """Products with each of an operation's weights: [rows, features] each, at least float32."""
+    biases = operation.biases or (None,) * len(operation.weights)
+    return [
+        _wide(F.linear(x, dense(weight).to(x.dtype), None if bias is None else bias.to(x.dtype)))
+        for weight, bias in zip(operation.weights, biases, strict=True)
+    ]
+
+
+def _experts(operation: Experts, x: Tensor, logits: Tensor) -> Tensor:
+    index, weight = operation.routing.choose(logits)
+    total = torch.zeros_like(_wide(x))
+    for expert in sorted(set(index.flatten().tolist())):
+        rows, places = (index == expert).nonzero(as_tuple=True)
+        given = _wide(compute_expert(operation, x[rows], expert))
+        total.index_add_(0, rows, (weight[rows, places, None] * given).to(total.dtype))
+    return total
+
+
+class Between:
+    """What torch runs between two stretches of a program on the CPU: modules as they are, and
+    operations that were set apart.
+
+    Args:
+        stages: of the program.
+        places: as in `engine.cache.storage.places`.
+        slots: where states lie; None if the model keeps none.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        places: Sequence[tuple[int, int]],
+        slots: StateSlots | None,
+    ) -> None:
+        self._stages = [one for one in stages if isinstance(one.operation, Opaque | ByTorch)]
+        self._places = places
+        self._slots = slots
+        self._parts: Sequence[KVStorage] = ()
+        self._attention = TorchAttention()
+        self._contexts: dict[int, StepContext] = {}
+        self._step: PackedStep | None = None
+        self._seconds: dict[int, float] = {}
+        self._shares: dict[int, float] = {}
+        self._fewest = sys.maxsize
+
+    def attach(self, parts: Sequence[KVStorage]) -> None:
+        """Let the steps that follow use this pool."""
+        self._parts = parts
+        self._contexts, self._step = {}, None
+
+    def run(self, stage: Stage, step: PackedStep, ids: IntArray) -> None:
+        """Compute a stage of a step, if there are any rows to compute.
+
+        Args:
+            ids: [T], by which embeddings look up the step's tokens.
+        """
+        begun = perf_counter()
+        self._run(stage, step, ids)
+        self._seconds[id(stage.operation)] = perf_counter() - begun
+
+    def _run(self, stage: Stage, step: PackedStep, ids: IntArray) -> None:
+        operation = stage.operation
+        tokens, samples = len(step.input_ids), len(step.last_tokens)
+        rows = samples if operation.out.per_sample else tokens
+        if not rows:
+            return
+        out = stage.out[:rows]
+        if isinstance(operation, Opaque):
+            out[:] = operation.run(stage.given[0][:rows])
+            return
+        assert isinstance(operation, ByTorch)
+        inner = operation.operation
+        given = dict(zip(reads(inner), stage.given, strict=True))
+
+        def of(view: View) -> Tensor:
+            return given[view][: samples if view.value.per_sample else tokens]
+
+        match inner:
+            case Embed(table=table, positions=by_position):
+                out[:] = table[torch.from_numpy(step.position_ids if by_position else ids)]
+            case Gather(x=x):
+                out[:] = of(x)[torch.from_numpy(step.last_tokens)]
+            case Attend():
+                out[:] = self._attend(inner, of, step)
+            case Convolve(x=x):
+                self._convolve(inner, of(x), step, out)
+            case Recur():
+                self._recur(inner, of, step, out)
+            case _:
+                out[:] = compute(inner, of)
+
+    def _attend(self, operation: Attend, of: Callable[[View], Tensor], step: PackedStep) -> Tensor:
+        positions = torch.from_numpy(step.position_ids)
+        number, place = self._places[operation.layer]
+        context = self._context(number, step)
+        if operation.key is not None and operation.value is not None:
+            key = _heads(of(operation.key), operation.kv_heads, operation.key_rotation, positions)
+            value = _heads(of(operation.value), operation.kv_heads)
+            context.storage.write(place, context.slots, key, value)
+        query = _heads(of(operation.query), operation.heads, operation.query_rotation, positions)
+        return self._attention.attend(query, place, context, operation.params).flatten(1)
+
+    def _context(self, number: int, step: PackedStep) -> StepContext:
+        """The step over a part of the pool, made once for all layers."""
+        if self._step is not step:
+            self._contexts, self._step = {}, step
+        if number not in self._contexts:
+            self._contexts[number] = StepContext(
+                backend=self._attention,
+                storage=self._parts[number],
+                slots=torch.from_numpy(step.slots),
+                starts=step.starts,
+                counts=step.counts,
+                block_tables=step.block_tables,
+            )
+        return self._contexts[number]
+
+    def _convolve(self, operation: Convolve, x: Tensor, step: PackedStep, out: Tensor) -> None:
+        before = len(operation.weight) - 1
+        states = self._room(operation, before, x.shape[1], dtype=x.dtype)
+        for tokens, slot, is_new in _sequences(step):
+            state = states[slot]
+            if is_new:
+                state.zero_()
+            row = torch.cat((state, x[tokens]))
+            made = convolve(row, operation.weight, operation.bias)[before:]
+            out[tokens] = ACTIVATIONS[operation.activation](made)
+            state.copy_(row[len(row) - before :])
+
+    def _recur(
+        self, operation: Recur, of: Callable[[View], Tensor], step: PackedStep, out: Tensor
+    ) -> None:
+        way, beta = operation.way, operation.beta
+        inputs = (operation.query, operation.key, operation.value, operation.decay)
+        sizes = (operation.key.columns // way.key_heads, operation.value.columns // way.heads)
+        states = self._room(operation, way.heads, *sizes, dtype=torch.float32)
+        for tokens, slot, is_new in _sequences(step):
+            state = states[slot]
+            if is_new:
+                state.zero_()
+            query, key, value, decay = (of(view)[tokens] for view in inputs)
+            rate = None if beta is None else of(beta)[tokens]
+            out[tokens] = recur(query, key, value, decay, rate, way, state)
+
+    def _room(self, operation: Kerneled, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Memory for what an operation keeps of each sequence: [slots, *shape]."""
+        assert self._slots is not None
+        return self._slots.room(id(operation), *shape, dtype=dtype, device=torch.device("cpu"))
+
+    def note(self, step: PackedStep, seconds: float) -> None:
+        """Remember which share of a step was torch's, if it is the smallest so far. A self-test
+        ends with a step of three tokens.
+        """
+        if self._stages and len(step.input_ids) < self._fewest:
+            self._fewest = len(step.input_ids)
+            self._shares = {at: spent / seconds for at, spent in self._seconds.items()}
+
+    def off_path(self) -> tuple[OffPath, ...]:
+        """What there is to run, with its share of the smallest step that `note` was given."""
+        return off_path(
+            (one.operation for one in self._stages),
+            lambda operation: self._shares.get(id(operation)),
+        )
+
+
+def off_path(
+    operations: Iterable[Operation],
+    share: Callable[[Operation], float | None] = lambda operation: None,
+) -> tuple[OffPath, ...]:
+    """What torch computes of a program's operations: one for each kind and width.
+
+    Args:
+        share: of the time of a decode step, from 0 to 1; None where it was not measured.
+    """
+    found: dict[tuple[str, int], list[Opaque | ByTorch]] = defaultdict(list)
+    for one in operations:
+        if isinstance(one, Opaque | ByTorch):
+            found[kind_of(one), one.out.width].append(one)
+    return tuple(
+        OffPath(name, columns, len(alike), _why(alike[0]), _sum([share(one) for one in alike]))
+        for (name, columns), alike in found.items()
+    )
+
+
+def _why(operation: Opaque | ByTorch) -> str:
+    return operation.reason if isinstance(operation, ByTorch) else "no kernel of ours computes it"
+
+
+def _sum(shares: Sequence[float | None]) -> float | None:
+    known = [one for one in shares if one is not None]
+    return sum(known) if len(known) == len(shares) else None
+
+
+def _sequences(step: PackedStep) -> Iterator[tuple[slice, int, bool]]:
+    """The tokens of each row, the slot of its state, and whether it is the first of its
+    sequence.
+    """
+    first = 0
+    for index, start, count in zip(step.index, step.starts, step.counts, strict=True):
+        yield slice(first, first + int(count)), int(index), start == 0
+        first += int(count)
+
+
+def _heads(
+    x: Tensor, count: int, rotation: Rotation | None = None, positions: Tensor | None = None
+) -> Tensor:
+    """[T, heads, size], rotated."""
+    split = x.reshape(len(x), count, -1)
+    if rotation is None:
+        return split
+    turned = rotate(
+        _wide(split), rotation.cos[positions], rotation.sin[positions], rotation.interleaved
+    )
+    return turned.to(x.dtype)
