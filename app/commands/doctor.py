@@ -43,11 +43,13 @@ from engine.model.registry import Availability, Registry
 from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
+from widgets.off_path import cost, kind
 from widgets.quantization import loss_in_full
 
 log = logging.getLogger(__name__)
 
 BROKER_SECONDS = 5.0
+_FAST_PATH = "Fast path"
 _QUANTIZED = "Quantized weights"
 CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 INSTALL = {"torch": CPU_TORCH, "batchdeck": "make setup"}
@@ -93,8 +95,9 @@ def run(
     Args:
         config: the configuration file named on the command line; None if none was.
         trouble: what is wrong with the settings; None if nothing is.
-        is_named: whether the command line names the model. Then it is loaded, where that can be
-            done on a processor, to find out what quantizing its weights changes.
+        is_named: whether the command line names the model. Then it is loaded, to find out what
+            our kernels do not compute of it, and, where that can be done on a processor, what
+            quantizing its weights changes.
     """
     report: Report = {
         "Versions": list(_versions()),
@@ -105,7 +108,12 @@ def run(
         "Files": list(_files(settings, config, trouble)),
     }
     show(_sections(report))
-    if is_named and _is_ready(report) and _can_quantize(settings):
+    is_ready = is_named and _is_ready(report)
+    if is_ready:
+        show(f"{_FAST_PATH} (the model is loaded, which takes a while)")
+        report[_FAST_PATH] = list(_fast_path(settings))
+        show(_rows(report[_FAST_PATH]))
+    if is_ready and _can_quantize(settings):
         show(f"{_QUANTIZED} (the model is loaded for each width, which takes a while)")
         report[_QUANTIZED] = list(_losses(settings))
         show(_rows(report[_QUANTIZED]))
@@ -276,6 +284,30 @@ def _can_quantize(settings: Settings) -> bool:
         return not why_not_quantized(str(pick_device(settings.device)))
     except EngineError:
         return False
+
+
+def _fast_path(settings: Settings) -> Iterator[Finding]:
+    """What our kernels do not compute of the model, as it is loaded by these settings."""
+    from engine.model.loader import load_entry
+
+    request = settings.load_request()
+    entry = Registry.read(settings.models).find(request.model)
+    try:
+        with progress_bar() as progress, loading_bar(progress, entry.name) as tell:
+            loaded = load_entry(entry, request, tell)
+    except EngineError as error:
+        yield Finding("model", "not loaded", error.message)
+        return
+    loaded.close()
+    card = loaded.card
+    slower = "it is slower than it could be: "
+    if card.off_kernels:
+        value = "none of its operations"
+        yield Finding("kernels compute", value, slower + card.off_kernels, is_needed=False)
+    elif not card.off_path:
+        yield Finding("kernels compute", "all of its operations")
+    for one in card.off_path:
+        yield Finding(kind(one), f"by torch, {cost(one)}", slower + one.reason, is_needed=False)
 
 
 def _losses(settings: Settings) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from app.process.serving import serving
 from app.settings.settings import Settings
 from engine.api.knobs import Knobs
 from widgets.harmless import harmless
+from widgets.off_path import in_full
 
 
 class TerminalSink:
@@ -43,6 +44,8 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
     if sys.stdout is None:
         raise StreamError("standard output is closed; it must be open for the replies")
     with serving(settings.load_request(), error_terminal()) as client:
+        if (snapshot := client.snapshot()) is not None and (off := in_full(snapshot.model)):
+            complain(f"{snapshot.model.name} is not wholly on the fast path: {off}")
         if settings.pinned:
             client.pin("system", settings.pinned)
         gateway = StdioGateway(

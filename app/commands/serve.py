@@ -18,6 +18,7 @@ from app.settings.settings import Settings, SettingsError
 from app.system import systemd
 from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient
+from widgets.off_path import in_full
 from widgets.quantization import shortly
 
 log = logging.getLogger(__name__)
@@ -129,6 +130,8 @@ def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
     snapshot = client.snapshot()
     if snapshot is not None and (quantized := shortly(snapshot.model)):
         model += f" ({quantized})"
+    if snapshot is not None and (off := in_full(snapshot.model)):
+        log.warning("%s is not wholly on the fast path: %s", snapshot.model.name, off)
     if running.http is not None:
         log.info("serving %s on %s", model, running.http.url)
         _warn_of(settings.http, running.http.url)

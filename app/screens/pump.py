@@ -28,6 +28,7 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, percent
+from widgets.off_path import in_full as off_in_full
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
 from widgets.quantization import in_full
@@ -302,6 +303,9 @@ class Pump:
                 self._screen.notify(after.detail, severity="error", timeout=15)
             else:
                 self._screen.notify(_ready(after.model, self._engine.card))
+            if (card := self._engine.card) is not None and (off := off_in_full(card)):
+                text = f"{after.model} is not wholly on the fast path: {off}."
+                self._screen.notify(text, severity="warning", timeout=15)
         elif after.phase is EnginePhase.FAILED:
             self._screen.notify(after.detail, severity="error", timeout=30)
 

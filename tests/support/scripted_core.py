@@ -9,7 +9,7 @@ from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.preset import Preset
 from engine.api.sampling import SamplingParams
-from engine.api.status import QuantizationLoss
+from engine.api.status import OffPath, QuantizationLoss
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from tests.support.clock import VirtualClock
@@ -40,7 +40,12 @@ LOSS = QuantizationLoss(tokens=256, equal_best=0.989, divergence=0.00131)
 
 
 def scripted_core(
-    request: LoadRequest, runner: ScriptedRunner, knobs: Knobs, clock: VirtualClock
+    request: LoadRequest,
+    runner: ScriptedRunner,
+    knobs: Knobs,
+    clock: VirtualClock,
+    off_path: tuple[OffPath, ...] = (),
+    off_kernels: str = "",
 ) -> EngineCore:
     config, name = runner.config, request.model
     quantize = request.quantize or "none"
@@ -53,6 +58,8 @@ def scripted_core(
         has_chat_template=name != BASE,
         switches_thinking=True,
         presets=PRESETS,
+        off_path=off_path,
+        off_kernels=off_kernels,
     )
     return EngineCore(
         config=config,

@@ -17,7 +17,7 @@ from engine.api.errors import EngineError, InvalidRequestError, UnavailableError
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
-from engine.api.status import EnginePhase, EngineStatus
+from engine.api.status import EnginePhase, EngineStatus, OffPath
 from engine.api.stream import RequestStream
 from engine.api.telemetry import StepRecord
 from engine.batch.output import TokenOutput
@@ -57,12 +57,14 @@ class ScriptedEngine:
             may begin with thinking, within `<think>`.
         drives_itself: waiting for a stream advances the engine, for readers that block.
         loaded: whether a model is there from the start; else call `load` and `ready`.
+        off_path, off_kernels: of the cards of its models.
 
     Attributes:
         submissions: all that came, refused ones too.
         prompts: token ids by request id, of requests that could be read.
         tokenized: all that was to be tokenized.
         clock: seconds since the start.
+        off: `off_path` and `off_kernels` of the models that come.
     """
 
     def __init__(
@@ -74,7 +76,10 @@ class ScriptedEngine:
         step_seconds: float = 0.02,
         drives_itself: bool = False,
         loaded: bool = True,
+        off_path: tuple[OffPath, ...] = (),
+        off_kernels: str = "",
     ) -> None:
+        self.off = off_path, off_kernels
         self._replies = replies
         self._config = config
         self._first_knobs = knobs or Knobs()
@@ -252,7 +257,9 @@ class ScriptedEngine:
             waiting = self._withdraw_waiting()
             self._end_running(UnavailableError("the model was unloaded"))
             self._runner = self._new_runner()
-            self._core = scripted_core(self._loading, self._runner, self._first_knobs, self.clock)
+            self._core = scripted_core(
+                self._loading, self._runner, self._first_knobs, self.clock, *self.off
+            )
             for name in self._pins:
                 self._pin(self._core, name)
             self._status = EngineStatus(EnginePhase.READY, self._loading.model)

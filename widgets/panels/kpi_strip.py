@@ -16,6 +16,8 @@ from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.history import History
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
+from widgets.off_path import briefly as briefly_off
+from widgets.off_path import in_a_word as off_in_a_word
 from widgets.panels.broker_state import BrokerState
 from widgets.quantization import briefly, shortly
 from widgets.words import glosses
@@ -168,6 +170,13 @@ class KpiStrip(LineView):
             taken = cell_len(" ".join([*parts, sign, str(broker)]))
             parts.append(f"{sign} {broker}" if taken <= width else sign)
             style = palette.warn if len(parts) > 1 else palette.marks[broker.mark]
+        mark = glyphs.marks[Mark.IDLE if snapshot.model.off_kernels else Mark.PREFILL]
+        for off in (briefly_off(snapshot.model), off_in_a_word(snapshot.model)):
+            sign = f"{mark} {off}"
+            if off and cell_len(" ".join([*parts, sign])) <= width:
+                parts.append(sign)
+                style = palette.warn
+                break
         asked, policy = str(knobs["policy"].requested), str(knobs["policy"].effective)
         forms = [policy] if asked == policy else [f"{policy}→{asked}", f"→{asked}"]
         if asked != policy and knobs["paused"].effective:

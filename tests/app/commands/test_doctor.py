@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +15,34 @@ from app.process.exits import ExitCode
 from app.settings.settings import PREFIX, Settings
 from app.system.versions import PACKAGES, version
 from engine.api.client import LoadRequest
-from engine.api.errors import InvalidConfigError, ModelError
-from engine.api.status import QuantizationLoss
+from engine.api.errors import EngineError, InvalidConfigError, ModelError
+from engine.api.status import ModelCard, OffPath, QuantizationLoss
 from engine.model.registry import ModelEntry
 from engine.serving.loading import Progress
 from tests.support.brokers import Mosquitto
 from tests.support.nvml import Gpu, install
 
 Examine = Callable[..., tuple[int, str]]
+
+CARD = ModelCard("builtin", "Scripted", 1000, "float32", "cpu", "cpu (avx2)", 512, 4000, 64)
+
+
+@pytest.fixture(autouse=True)
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[ModelCard | EngineError]:
+    """What loading a model gives in turn, in place of loading one; at last a model whose
+    operations are all computed by kernels.
+    """
+    coming: list[ModelCard | EngineError] = []
+
+    def load(entry: ModelEntry, request: LoadRequest, progress: Progress) -> SimpleNamespace:
+        progress(f"loading {entry.name}", 1, 2)
+        found = coming.pop(0) if coming else CARD
+        if isinstance(found, EngineError):
+            raise found
+        return SimpleNamespace(card=found, close=lambda: None)
+
+    monkeypatch.setattr("engine.model.loader.load_entry", load)
+    return coming
 
 
 @pytest.fixture
@@ -308,6 +329,53 @@ def measured(monkeypatch: pytest.MonkeyPatch, _kernels: None) -> list[LoadReques
 
     monkeypatch.setattr("engine.model.losses.measure_losses", measure)
     return asked
+
+
+EMBED = OffPath("embed", 576, 1, "differs from the model by 0.0039", 0.25)
+NOT_READ = "sin in Layer is not read"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "trouble"),
+    [
+        ({}, "kernels compute  all of its operations", ""),
+        (
+            {"off_path": (EMBED,)},
+            "embed of 576 columns  by torch, 1 operation, 25% of a decode step",
+            "embed of 576 columns: it is slower than it could be: differs from the model by 0.0039",
+        ),
+        (
+            {"off_kernels": NOT_READ},
+            "kernels compute  none of its operations",
+            f"kernels compute: it is slower than it could be: {NOT_READ}",
+        ),
+    ],
+)
+def test_what_kernels_do_not_compute_is_told_of_a_model_that_is_named(
+    examine: Examine,
+    measured: list[LoadRequest],
+    loads: list[ModelCard | EngineError],
+    changes: dict[str, Any],
+    told: str,
+    trouble: str,
+) -> None:
+    assert "Fast path" not in examine(device="cpu")[1]
+    loads.append(replace(CARD, **changes))
+    code, text = examine(model="builtin", device="cpu")
+    assert code == ExitCode.OK
+    section = text.partition("\nFast path (the model is loaded, which takes a while)\n")[2]
+    assert section.splitlines()[0].strip() == told
+    assert trouble in text.partition("\nCould be better\n")[2]
+    assert measured
+
+
+def test_a_model_that_cannot_be_loaded_is_missing(
+    examine: Examine, measured: list[LoadRequest], loads: list[ModelCard | EngineError]
+) -> None:
+    loads.append(ModelError("Llama is not supported: its logits are not finite"))
+    code, text = examine(model="builtin", device="cpu")
+    assert code == ExitCode.FAILED
+    assert "  model: Llama is not supported: its logits are not finite" in text
 
 
 def test_what_quantizing_changes_is_told_of_a_model_that_is_named(

@@ -16,6 +16,7 @@ from app.process.exits import ExitCode
 
 # The engine tells when it was closed: what runs must not outlive the command.
 PROGRAM = """
+import os
 import sys
 from contextlib import contextmanager
 from app.commands import plain
@@ -26,7 +27,7 @@ from tests.support.scripted_engine import ScriptedEngine
 def serving(request, terminal):
     assert terminal is None
     says = {"hi": "Hello you", "rude": "a\\x1b[2J b\\u202e\\tc"}
-    engine = ScriptedEngine(says, drives_itself=True)
+    engine = ScriptedEngine(says, drives_itself=True, off_kernels=os.environ.get("OFF_KERNELS", ""))
     try:
         yield engine
     finally:
@@ -79,6 +80,18 @@ def test_a_closed_pipe_ends_it_quietly(own_process: Path) -> None:
     stdin.flush()
     assert process.wait(20) == ExitCode.CLOSED_PIPE
     assert stderr.read() == b"closed\n"
+
+
+def test_a_model_off_the_fast_path_is_told_once(
+    own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFF_KERNELS", "sin in Layer is not read")
+    replies, told = tui("--each").communicate(b"hi\nhi\n", 20)
+    assert replies == b"Hello you\nHello you\n"
+    assert told.count(b"fast path") == 1
+    assert told.startswith(
+        b"tui: scripted is not wholly on the fast path: it runs module by module"
+    )
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

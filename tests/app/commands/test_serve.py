@@ -269,6 +269,20 @@ def test_the_first_line_tells_what_the_weights_were_quantized_to(
     assert "serving builtin (int8, 98.9% equal best) on mqtt://127.0.0.1:1, " in caplog.text
 
 
+def test_the_log_tells_once_what_is_off_the_fast_path(
+    fake: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ScriptedEngine(off_kernels="sin in Layer is not read")
+    monkeypatch.setattr(serve, "serving", lambda *_: nullcontext(engine))
+    monkeypatch.setattr(FakeGateway, "failure", "another server took over")
+    serve.run(fake)
+    (told,) = [one for one in caplog.messages if "fast path" in one]
+    assert told == (
+        "scripted is not wholly on the fast path: it runs module by module, without our kernels for"
+        " its operations: sin in Layer is not read"
+    )
+
+
 def test_a_gateway_that_crashed_is_a_crash(fake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor is to start it again; where another server took over, it is not."""
     monkeypatch.setattr(FakeGateway, "failure", "ZeroDivisionError: division by zero")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.api.status import EnginePhase, EngineStatus, QuantizationLoss
+from engine.api.status import EnginePhase, EngineStatus, OffPath, QuantizationLoss
 from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, rows
 from tests.widgets.samples import GOODPUT, LATENCY, MODEL, READY, history, knobs, snapshot
@@ -215,3 +215,34 @@ async def test_what_the_weights_were_quantized_to_stands_beside_the_model(
         strip.show(snapshot(model=model), READY, 47.0, 6100.0)
         (row,) = rows(strip)
         assert row.partition("tok/s")[2].partition("tok/s")[2].strip() == told
+
+
+@pytest.mark.parametrize(
+    ("width", "paused", "notice"),
+    [
+        (80, False, "◐ 25 ops off"),
+        (160, False, "◐ 25 ops off kernels"),
+        (80, True, "■ paused"),
+        (160, True, "■ paused ◐ 25 ops off"),
+    ],
+)
+async def test_operations_off_the_fast_path_are_named(
+    width: int, paused: bool, notice: str
+) -> None:
+    mixer = OffPath("MambaMixer", 1024, 25, "no kernel of ours computes it")
+    strip = KpiStrip()
+    async with hosted(strip, width, 1):
+        shown = snapshot(model=replace(MODEL, off_path=(mixer,)), knobs=knobs(paused=paused))
+        strip.show(shown, READY, 47.0, 6100.0)
+        (row,) = rows(strip)
+        assert row.partition("tok/s")[2].partition("TTFT")[0].strip().startswith(notice)
+        styles = {s.text.strip(): s.style for s in strip.render_line(0)}
+        assert next(style for text, style in styles.items() if notice in text) == strip.palette.warn
+
+
+async def test_a_model_off_the_kernels_is_marked_at_80_columns() -> None:
+    strip = KpiStrip(ASCII)
+    async with hosted(strip, 80, 1):
+        model = replace(MODEL, off_kernels="sin in Layer is not read")
+        strip.show(snapshot(model=model), READY, 47.0, 6100.0)
+        assert " off kernels " in rows(strip)[0]

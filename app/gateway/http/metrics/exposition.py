@@ -23,6 +23,7 @@ from app.system.versions import version
 from engine.api.knobs import KnobState
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
+from engine.api.status import ModelCard
 from engine.api.waiting import Cause
 
 OWN = "batchdeck:"
@@ -265,6 +266,7 @@ def _of_engine(snapshot: Snapshot | None) -> Iterator[Metric]:
         "state",
         {"kept": blocks.snapshots_kept, "free": blocks.snapshots - blocks.snapshots_kept},
     )
+    yield from _off_path(snapshot.model)
     yield from _knobs(snapshot.knobs)
     if (goodput := snapshot.goodput) is not None:
         window = f"over the last {goodput.window:g} s"
@@ -275,6 +277,35 @@ def _of_engine(snapshot: Snapshot | None) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"{OWN}goodput_requests_per_second", help_text, goodput.rate)
         help_text = "Unfinished requests that miss a latency target already."
         yield GaugeMetricFamily(f"{OWN}late_requests", help_text, goodput.late)
+
+
+def _off_path(model: ModelCard) -> Iterator[Metric]:
+    """What our kernels do not compute of the model. There is a sample for each kind of operation,
+    and none if the model is wholly on the fast path.
+    """
+    labels = ("operation", "columns")
+    counts = GaugeMetricFamily(
+        f"{OWN}off_kernels_operations",
+        "Operations of the model that torch computes in place of our kernels, and why.",
+        labels=(*labels, "reason"),
+    )
+    shares = GaugeMetricFamily(
+        f"{OWN}off_kernels_step_ratio",
+        "Share of a decode step's time that these took when the model was loaded, from 0 to 1.",
+        labels=labels,
+    )
+    for one in model.off_path:
+        counts.add_metric((one.name, str(one.columns), one.reason), one.count)
+        if one.share is not None:
+            shares.add_metric((one.name, str(one.columns)), one.share)
+    whole = GaugeMetricFamily(
+        f"{OWN}off_kernels_model",
+        "1 if the whole model runs module by module, and why.",
+        labels=("reason",),
+    )
+    if model.off_kernels:
+        whole.add_metric((model.off_kernels,), 1)
+    yield from (counts, shares, whole)
 
 
 def _causes(snapshot: Snapshot) -> Mapping[str, int]:

@@ -46,6 +46,24 @@ const percent = (share) => (share == null || Number.isNaN(share) ? "–" : `${(s
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 const sum = (items, of) => items.reduce((total, item) => total + of(item), 0);
 
+/** What of a model our kernels do not compute, as the terminal says it: 2 ops off kernels. */
+function offKernels(model) {
+  if (model.off_kernels) return "off kernels";
+  const operations = sum(model.off_path, (one) => one.count);
+  return operations ? `${counted(operations, "op")} off kernels` : "";
+}
+
+/** The same with what it costs and why. */
+function whyOffKernels(model) {
+  if (model.off_kernels) return `It runs module by module: ${model.off_kernels}.`;
+  return model.off_path
+    .map((one) => {
+      const share = one.share == null ? "" : `, ${percent(one.share)} of a decode step`;
+      return `By torch: ${one.name} of ${one.columns} columns (${counted(one.count, "operation")}${share}): ${one.reason}.`;
+    })
+    .join("\n");
+}
+
 function median(numbers) {
   if (!numbers.length) return null;
   const ordered = [...numbers].sort((a, b) => a - b);
@@ -898,7 +916,9 @@ export class Deck {
       parts.push(status.phase, status.detail);
       if (status.total_bytes) parts.push(percent(status.loaded_bytes / status.total_bytes));
     }
+    if (model) parts.push(offKernels(model));
     put(find("model"), parts.filter(Boolean).join(" · ") || "no model");
+    find("model").title = model ? whyOffKernels(model) : "";
   }
 
   showCache(engine) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -127,6 +128,8 @@ def _engine(snapshot: Snapshot) -> Plain:
             "parameters": model.num_params,
             "dtype": model.dtype,
             "quantize": model.quantize,
+            "off_path": [asdict(one) for one in model.off_path],
+            "off_kernels": model.off_kernels,
             "device": model.device,
             "max_model_len": model.max_model_len,
             "switches_thinking": model.switches_thinking,

@@ -11,6 +11,7 @@ from textual import events
 
 from engine.api.client import LoadRequest
 from engine.api.lifecycle import FinishReason
+from engine.api.status import OffPath
 from engine.api.waiting import Cause, Wait
 from tests.app.screens.stage import REPLIES, Stage, staged
 
@@ -306,6 +307,23 @@ async def test_why_a_chat_waits_is_said_in_full(tmp_path: Path) -> None:
         stage.deck.chat.update()
         text = " ".join((await stage.screen()).split())
         assert f"queued: {reason}" in text.replace("▍", "").replace("  ", " ")
+
+
+@pytest.mark.parametrize(("size", "sign"), [((80, 24), "2 ops off"), ((160, 48), "2 ops off ker")])
+async def test_what_is_off_the_fast_path_is_told_once_and_stays_in_the_strip(
+    size: tuple[int, int], sign: str, tmp_path: Path
+) -> None:
+    embed = OffPath("embed", 576, 2, "differs from the model by 0.0039", 0.25)
+    async with staged(tmp_path, size=size, ready=False) as stage:
+        stage.engine.off = (embed,), ""
+        stage.engine.ready()
+        await stage.turn()
+        assert stage.toasts == [
+            "scripted is ready.",
+            "scripted is not wholly on the fast path: torch computes 2 operations: embed of 576"
+            " columns (2 operations, 25% of a decode step: differs from the model by 0.0039).",
+        ]
+        assert f"◐ {sign}" in await stage.screen()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])

@@ -15,6 +15,7 @@ from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.settings import HttpSettings
 from app.system.driver import Driver
 from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.status import OffPath
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.nvml import Gpu, install
 from tests.support.scripted_engine import ScriptedEngine
@@ -190,6 +191,24 @@ def test_waiting_requests_are_told_by_cause_and_blocks_by_state(serving: HttpSer
     assert value(found, "batchdeck:knob", knob="queue_limit") == 7
     serving.engine.set_knobs({"paused": False}, "test")
     serving.engine.finish_all()
+
+
+def test_what_is_off_the_fast_path_is_told_with_its_cost() -> None:
+    embed = OffPath("embed", 576, 1, "differs from the model by 0.0039", 0.25)
+    mixer = OffPath("MambaMixer", 1024, 24, "no kernel of ours computes it")
+    operations, ratio, whole = (
+        f"batchdeck:off_kernels_{name}" for name in ("operations", "step_ratio", "model")
+    )
+    with http_serving(ScriptedEngine(off_path=(embed, mixer))) as serving:
+        found = read(serving)
+        assert value(found, operations, operation="embed", columns="576", reason=embed.reason) == 1
+        assert value(found, operations, operation="MambaMixer", reason=mixer.reason) == 24
+        assert [(s.labels["operation"], s.value) for s in found[ratio].samples] == [("embed", 0.25)]
+        assert found[whole].samples == []
+    with http_serving(ScriptedEngine(off_kernels="sin is not read")) as serving:
+        found = read(serving)
+        assert value(found, whole, reason="sin is not read") == 1
+        assert found[operations].samples == []
 
 
 def test_nothing_goes_down_when_models_come_and_go(serving: HttpServing) -> None:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from app.gateway.http.page.asset import FOLDER
 from app.gateway.http.page.live_feed import LiveFeed
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
+from engine.api.status import OffPath
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
 from widgets.palette import MIN_CONTRAST, contrast
@@ -76,6 +78,18 @@ def test_the_engine_is_told_as_it_is(serving: HttpServing) -> None:
         assert frame["steps"] == []
         assert "knobs" not in frame
     serving.engine.finish_all()
+
+
+def test_what_is_off_the_fast_path_is_told() -> None:
+    embed = OffPath("embed", 576, 1, "differs from the model by 0.0039", 0.25)
+    with (
+        http_serving(ScriptedEngine(off_path=(embed,))) as serving,
+        looking(serving) as events,
+    ):
+        next(events)
+        _, frame = next(events)
+        assert frame["engine"]["model"]["off_path"] == [asdict(embed)]
+        assert frame["engine"]["model"]["off_kernels"] == ""
 
 
 def test_without_a_model_it_says_so() -> None:
