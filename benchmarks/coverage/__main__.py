@@ -8,7 +8,8 @@ or sound, and in every form of checkpoints is saved as a folder, and loaded as t
 one. Its core serves seven greedy requests that arrive one after the other, cut into steps of 24
 tokens, in a pool too small for all of them, and the last one has a prefix of the first one. The
 tokens are compared with transformers' own `generate` (`benchmarks.coverage.compare` has the rule).
-A row says what did not happen of this on the way.
+A row says what did not happen of this on the way. Its column `off` says how many operations our
+kernels leave to torch, or `all` where the model runs module by module.
 
 A row counts as served if its tokens agree. Of the 25 models that people run most, one counts if all
 its rows do, in the form that its checkpoints have. Nothing is downloaded. Each row has a process of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 import warnings
@@ -20,8 +19,6 @@ from benchmarks.coverage.requests import load_request, make_prompts, serve
 from benchmarks.coverage.rows import Row
 from engine.api.errors import EngineError, cause_of
 from engine.model.loader import load_model
-from engine.model.program.forward import ProgramForward
-from engine.model.runner import TorchRunner
 from engine.serving.loading import LoadedModel
 
 
@@ -55,8 +52,9 @@ class Outcome:
     """A line of the table.
 
     Attributes:
-        detail: the reason of a refusal or a crash; which modules a program leaves to torch; why a
+        detail: the reason of a refusal or a crash; what a program leaves to torch, and why; why a
             model runs as modules.
+        off_path: how many operations a program leaves to torch; None if there is no program.
         result: of the comparison with `generate`; empty if nothing was served.
         agrees: whether what was served is what the model itself gives.
         notes: what makes the row show less than it should.
@@ -68,6 +66,7 @@ class Outcome:
     result: str = ""
     agrees: bool = False
     notes: tuple[str, ...] = ()
+    off_path: int | None = None
 
     @property
     def is_served(self) -> bool:
@@ -89,10 +88,8 @@ def survey(trial: Trial) -> Outcome:
 
 def _examine(trial: Trial, built: Built) -> Outcome:
     row, lacks = trial.row, (f"configuration only: {built.lacks}",) if built.lacks else ()
-    heard = _Heard()
     try:
-        with heard:
-            loaded = load_model(load_request(str(built.folder), trial.dtype), _ignore)
+        loaded = load_model(load_request(str(built.folder), trial.dtype), _ignore)
     except EngineError as error:
         reason = error.message.replace(str(built.folder), "FOLDER")
         return Outcome(row, By.REFUSED, reason, notes=lacks)
@@ -101,7 +98,7 @@ def _examine(trial: Trial, built: Built) -> Outcome:
     try:
         if built.lacks:
             return Outcome(row, By.NOT_BUILT, "what is no such model was loaded", notes=lacks)
-        by, detail = _served_by(loaded, heard)
+        by, detail, off_path = _served_by(loaded)
         try:
             prompts = make_prompts()
             served = serve(loaded, prompts)
@@ -109,7 +106,7 @@ def _examine(trial: Trial, built: Built) -> Outcome:
             return Outcome(row, By.CRASHED, f"as {by}: {cause_of(error)}")
         found = _compare(trial, built, prompts, served.tokens)
         notes = (*filter(None, (found.note,)), *served.missed)
-        return Outcome(row, by, detail, found.result, found.agrees, notes)
+        return Outcome(row, by, detail, found.result, found.agrees, notes, off_path)
     finally:
         loaded.close()
 
@@ -125,30 +122,15 @@ def _compare(
         return Comparison(False, f"no reference: {cause_of(error)}")
 
 
-def _served_by(loaded: LoadedModel, heard: _Heard) -> tuple[By, str]:
-    """What computes a loaded model, and what there is to say of it."""
-    assert isinstance(loaded.runner, TorchRunner)  # it was loaded to the processor
-    if isinstance(loaded.runner.forward, ProgramForward):
-        opaque = ", ".join(loaded.runner.forward.opaque)
-        return By.PROGRAM, f"torch runs {opaque}" if opaque else ""
-    return By.MODULES, heard.last.partition("with native attention only: ")[2] or heard.last
-
-
-class _Heard(logging.Handler):
-    """Listens to what the loader warns of."""
-
-    last = ""
-
-    def __enter__(self) -> _Heard:
-        logging.getLogger("engine.model").addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("engine.model").removeHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.last = record.getMessage()
+def _served_by(loaded: LoadedModel) -> tuple[By, str, int | None]:
+    """What computes a loaded model, what there is to say of it, and how many of its operations a
+    program leaves to torch.
+    """
+    card = loaded.card
+    if card.off_kernels:
+        return By.MODULES, card.off_kernels, None
+    left = ", ".join(f"{one.name} ({one.reason})" for one in card.off_path)
+    return By.PROGRAM, f"torch runs {left}" if left else "", card.num_off_path
 
 
 def _quiet() -> None:

@@ -9,7 +9,7 @@ from app.process.columns import row as line
 from benchmarks.coverage.rows import MODELS, NAMES, Kind, Row
 from benchmarks.coverage.survey import By, Outcome
 
-_WIDTHS = (-32, -10, -44)
+_WIDTHS = (-32, -10, 4, -44)
 _WHAT = {
     Kind.TEXT: "text types",
     Kind.WRAPPER: "wrappers",
@@ -22,6 +22,7 @@ HEAD = (
         (
             "type or format",
             "by",
+            "off",
             "result",
         ),
         _WIDTHS,
@@ -32,7 +33,10 @@ HEAD = (
 
 def to_line(outcome: Outcome) -> str:
     """A row's line."""
-    cells = line((outcome.row.name, outcome.by, outcome.result), _WIDTHS)
+    off = "" if outcome.off_path is None else str(outcome.off_path)
+    if outcome.by is By.MODULES:
+        off = "all"
+    cells = line((outcome.row.name, outcome.by, off, outcome.result), _WIDTHS)
     said = "; ".join(filter(None, (outcome.detail, *outcome.notes)))
     return f"{cells.ljust(sum(map(abs, _WIDTHS)) + len(_WIDTHS) - 1)} {said}".rstrip()
 

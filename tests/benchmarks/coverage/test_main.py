@@ -7,15 +7,15 @@ import pytest
 from benchmarks.coverage.__main__ import main
 from benchmarks.coverage.rows import MODELS, NAMES, Kind, Row, rows
 from benchmarks.coverage.survey import By, Outcome
-from benchmarks.coverage.table import to_line, totals
+from benchmarks.coverage.table import HEAD, to_line, totals
 
 
 def test_a_few_rows_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--kind", "text,format", "--only", "qwen3,xlstm,quanto"])
     output = capsys.readouterr().out
-    lines = [line.split(maxsplit=3) for line in output.splitlines()[3:6]]
-    assert lines[0][:3] == ["qwen3", "program", "equal"]
-    assert len(lines[0]) == 3  # with a cut prompt, a preemption and a prefix hit
+    lines = [line.split(maxsplit=4) for line in output.splitlines()[3:6]]
+    assert lines[0][:4] == ["qwen3", "program", "0", "equal"]
+    assert len(lines[0]) == 4  # with a cut prompt, a preemption and a prefix hit
     assert [line[:2] for line in lines[1:]] == [["xlstm", "refused"], ["quanto", "refused"]]
     assert "text types served: 1 of the 2 tried (program 1, refused 1)\n" in output
     assert output.endswith("the 25 as found on disk served: 1 of the 1 tried\n")
@@ -66,4 +66,18 @@ def test_a_full_kind_is_counted_by_its_number() -> None:
 def test_a_line_has_the_reason_and_what_it_lacks() -> None:
     row = Row(Kind.TEXT, "mamba")
     outcome = Outcome(row, By.MODULES, "no rows", "equal", True, ("no preemption",))
-    assert " ".join(to_line(outcome).split()) == "mamba modules equal no rows; no preemption"
+    assert " ".join(to_line(outcome).split()) == "mamba modules all equal no rows; no preemption"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "off"),
+    [
+        (Outcome(Row(Kind.TEXT, "a"), By.PROGRAM, off_path=0), "0"),
+        (Outcome(Row(Kind.TEXT, "a"), By.PROGRAM, off_path=12), "12"),
+        (Outcome(Row(Kind.TEXT, "a"), By.MODULES), "all"),
+        (Outcome(Row(Kind.TEXT, "a"), By.REFUSED), ""),
+    ],
+)
+def test_operations_off_the_fast_path_are_a_column(outcome: Outcome, off: str) -> None:
+    right = HEAD.index("off") + len("off")
+    assert to_line(outcome).ljust(right)[right - 4 : right].strip() == off
