@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
-from engine.api.errors import ModelError
+from engine.api.errors import EngineError, ModelError
 from engine.api.knobs import Knobs
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shapes
@@ -497,7 +497,8 @@ class _Preparation:
             envelope.num_blocks,
             envelope.block_size,
         )
-        grammars = Grammars(encoder, self._vocabulary.special, self._ends, shape.vocab_size)
+        ends = self._ends | _turn_ends(encoder, self._entry.name)
+        grammars = Grammars(encoder, self._vocabulary.special, ends, shape.vocab_size)
         grammars.prepare()
         return LoadedModel(
             key=self._key,
@@ -507,7 +508,7 @@ class _Preparation:
             runner=runner,
             codec=ChatCodec(self._vocabulary, encoder, self._key, grammars),
             knobs=_starting_knobs(envelope),
-            eos_token_ids=self._ends,
+            eos_token_ids=ends,
             swap_rate=runner.swap_rate,
             close=_closer(runner, encoder),
         )
@@ -515,6 +516,15 @@ class _Preparation:
 
 def _kept_bytes(forward: Forward) -> int:
     return forward.kept_bytes if isinstance(forward, ProgramForward) else 0
+
+
+def _turn_ends(encoder: EncoderPool, name: str) -> frozenset[int]:
+    """The tokens that end a reply by the chat template; none if it cannot be asked."""
+    try:
+        return frozenset(encoder.turn_ends())
+    except EngineError as error:
+        logger.warning("%s: %s", name, error.message)
+        return frozenset()
 
 
 @contextmanager

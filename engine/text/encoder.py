@@ -213,6 +213,32 @@ class ChatEncoder:
             return Openings((), "" if form is not None else why)
         return Openings(distinct(form.openings()) or None)
 
+    def turn_ends(self) -> list[int]:
+        """The token with which the chat template ends a reply; none if it ends it with no token.
+
+        It is what stands behind a last reply. A template that writes no token there may begin the
+        next turn with one, which then ends the reply, since the model was trained to write it.
+        """
+        question, answer = ChatMessage("user", SENTINEL), reply(SENTINEL)
+        if not self._vocabulary.has_template:
+            return []
+        for chat in ([question, answer], [question, answer, question]):
+            try:
+                parts = self._render(chat, asks=False).split(SENTINEL)
+            except InvalidRequestError:
+                continue
+            if len(parts) != len(chat) + 1:
+                continue
+            behind = parts[2].lstrip()
+            found = [
+                (len(text), token_id)
+                for token_id, text in self._vocabulary.added.items()
+                if text.strip() and behind.startswith(text)
+            ]
+            if found:
+                return [max(found)[1]]
+        return []
+
     def words(self) -> list[bytes]:
         """The bytes that each token stands for, by id."""
         return [self._vocabulary.utf8(token_id) for token_id in range(self._vocabulary.size)]
@@ -336,8 +362,13 @@ class ChatEncoder:
         return form_of(text, frame, ids), all(call.name in text for call in calls)
 
     def _render(
-        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+        self,
+        messages: Sequence[ChatMessage],
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+        *,
+        asks: bool = True,
     ) -> str:
+        """The text of a chat, with the beginning of the next reply if it asks for one."""
         if not self._vocabulary.has_template:
             return in_lines(messages)
         shape, chats = CallShape(), [messages]
@@ -350,11 +381,16 @@ class ChatEncoder:
             chats = [messages, named] if shape.ids is Ids.ANY else [named]
         for chat in chats:
             with suppress(InvalidRequestError):
-                return self._apply(chat, arguments, shape)
-        return self._apply(fold_system(chats[-1]), arguments, shape)
+                return self._apply(chat, arguments, shape, asks=asks)
+        return self._apply(fold_system(chats[-1]), arguments, shape, asks=asks)
 
     def _apply(
-        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object], shape: CallShape
+        self,
+        messages: Sequence[ChatMessage],
+        arguments: Mapping[str, object],
+        shape: CallShape,
+        *,
+        asks: bool = True,
     ) -> str:
         """What the template writes of a chat.
 
@@ -365,7 +401,7 @@ class ChatEncoder:
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [in_template_form(one, in_parts=parts, shape=shape) for one in messages],
-                add_generation_prompt=True,
+                add_generation_prompt=asks,
                 tokenize=False,
                 **arguments,
             )

@@ -128,6 +128,19 @@ class OpeningsJob(Job):
 
 
 @dataclass(frozen=True, slots=True)
+class EndsJob(Job):
+    """The tokens that end a reply by the chat template, wanted (`ChatEncoder.turn_ends`)."""
+
+    name: ClassVar[str] = "finding out how replies end"
+    failure: ClassVar[str] = "how replies end cannot be found out"
+    doer: ClassVar[str] = "the model's chat template"
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
 class TextJob(Job):
     """A text to be encoded as `ChatEncoder.encode_text` does."""
 

@@ -20,6 +20,7 @@ from engine.text.arguments import NO_ARGUMENTS
 from engine.text.job import (
     JOB_SECONDS,
     BegunJob,
+    EndsJob,
     Job,
     OpeningsJob,
     PromptJob,
@@ -122,6 +123,10 @@ class EncoderPool:
     def openings(self) -> Openings:
         """As `ChatEncoder.openings`; blocks, and raises as `encode`."""
         return read_openings(self._run(OpeningsJob()))
+
+    def turn_ends(self) -> list[int]:
+        """As `ChatEncoder.turn_ends`; blocks, and raises as `encode`."""
+        return read_answer(self._run(EndsJob()), None)
 
     def words(self) -> list[bytes]:
         """As `ChatEncoder.words`; blocks, and raises as `encode`."""

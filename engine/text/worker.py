@@ -98,6 +98,7 @@ def _run(encoder: ChatEncoder, job: Job) -> bytes:
 def _do(encoder: ChatEncoder, job: Job) -> bytes:
     from engine.text.job import (
         BegunJob,
+        EndsJob,
         OpeningsJob,
         PromptJob,
         ReplyJob,
@@ -119,6 +120,8 @@ def _do(encoder: ChatEncoder, job: Job) -> bytes:
         return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
     if isinstance(job, OpeningsJob):
         return pack_openings(encoder.openings())
+    if isinstance(job, EndsJob):
+        return pack_ids(encoder.turn_ends())
     if isinstance(job, TextJob):
         return pack_ids(encoder.encode_text(job.text, is_whole=job.is_whole))
     if isinstance(job, BegunJob):

@@ -438,3 +438,34 @@ def test_text_loads_without_torch_and_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# As GLM: nothing ends a reply, and the next turn begins with a token.
+OPENERS = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor -%}"
+# As gpt-oss: the last reply ends with another token than those before it.
+LAST = """\
+{%- for m in messages -%}
+{{- m.content + ('<|eot_id|>' if loop.last else '<|im_end|>') -}}
+{%- endfor -%}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "marker"),
+    [
+        *END_MARKERS.items(),
+        (INST, "</s>"),
+        (PARTS, "<|im_end|>"),
+        (OPENERS, "<|im_start|>"),
+        (LAST, "<|eot_id|>"),
+        (None, None),
+        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}", None),
+        ("{% for m in messages %}{{ m.content + m.content + '<|im_end|>' }}{% endfor %}", None),
+        ("{{ raise_exception('never') }}", None),
+    ],
+)
+def test_the_template_tells_which_token_ends_a_reply(
+    byte_level: PreTrainedTokenizerFast, template: str | None, marker: str | None
+) -> None:
+    encoder, tokenizer = encoder_of(byte_level, template)
+    expected = [] if marker is None else [tokenizer.convert_tokens_to_ids(marker)]
+    assert encoder.turn_ends() == expected
