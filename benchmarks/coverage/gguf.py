@@ -44,6 +44,7 @@ def write_gguf(
     ends: Mapping[str, int],
     merges: Sequence[str] = (),
     more: Mapping[str, int | str] | None = None,
+    part_tensors: int = 0,
 ) -> None:
     """Write a model.
 
@@ -54,10 +55,12 @@ def write_gguf(
         ends: number of the tokens `pad`, `bos`, `eos` and `unk`, as far as there are such.
         merges: of the tokenizer.
         more: keys that are written besides; `architecture` is written in place of the model's own.
+        part_tensors: most tensors of a part, where the model is written in several.
     """
     own = _ARCHITECTURES[config.model_type]
     told = dict(more or {})
-    writer = gguf.GGUFWriter(path, str(told.pop("architecture", own)))
+    architecture_name = str(told.pop("architecture", own))
+    writer = gguf.GGUFWriter(path, architecture_name, split_max_tensors=part_tensors)
     _write_config(writer, config)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")

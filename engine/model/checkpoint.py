@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ PICKLED_FILE = "pytorch_model.bin"
 PICKLED_SUFFIX = ".bin"
 CONFIG_FILE = "config.json"
 GGUF_SUFFIX = ".gguf"
+# How llama-gguf-split names the parts of a model.
+GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _PROJECTOR = "mmproj"  # how GGUF files begin that only see or hear
 
 # Bytes of one element, by safetensors' name of its type.
@@ -113,13 +116,14 @@ class Checkpoint:
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that a model is in; None if it is none.
+    """The GGUF file that a model is in; None if it is none. Of a model in several parts it is the
+    first part that is there.
 
     Args:
         path: a folder, or a file.
 
     Raises:
-        ModelError: a folder has several.
+        ModelError: a folder has several models.
     """
     if path.suffix == GGUF_SUFFIX and not path.is_dir():
         return path
@@ -130,9 +134,13 @@ def find_gguf(path: Path) -> Path | None:
         for file in path.glob(f"*{GGUF_SUFFIX}")
         if not file.name.lower().startswith(_PROJECTOR)
     )
-    if len(files) > 1:
+    models: dict[tuple[str, str], Path] = {}
+    for file in files:
+        part = GGUF_PART.fullmatch(file.name)
+        models.setdefault((part["stem"], part["count"]) if part else (file.name, ""), file)
+    if len(models) > 1:
         raise ModelError(
-            f"{path} holds {len(files)} GGUF files; name one of them, such as {files[0]}"
+            f"{path} holds {len(models)} GGUF models; name one of them, such as {files[0]}"
         )
     return files[0] if files else None
 

@@ -133,10 +133,7 @@ def read_tokenizer(folder: Path, gguf: GgufFile | None = None) -> Any:
     """
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         if gguf is not None:
-            with blaming(f"the tokenizer in {gguf.path} is broken"):
-                return AutoTokenizer.from_pretrained(
-                    folder, gguf_file=gguf.path.name, local_files_only=True, trust_remote_code=False
-                )
+            return gguf.tokenizer()
         raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
     with blaming(f"the tokenizer in {folder} is broken"):
         tokenizer = AutoTokenizer.from_pretrained(
@@ -237,18 +234,24 @@ def default_sampling(
 
 
 def eos_token_ids(
-    folder: Path, generation: dict[str, Any], config: PreTrainedConfig, tokenizer: Any
+    folder: Path,
+    generation: dict[str, Any],
+    config: PreTrainedConfig,
+    tokenizer: Any,
+    gguf: GgufFile | None = None,
 ) -> frozenset[int]:
-    """All token ids that generation configuration, configuration or tokenizer take for an end.
+    """All token ids that generation configuration, configuration, tokenizer or a GGUF file take for
+    an end.
 
-    Many checkpoints name the token that ends a turn of a chat in only one of the three. The text
-    part of a configuration counts if neither the whole nor the generation configuration names one:
-    what it does not state are defaults of its class, which know nothing of the whole.
+    Many checkpoints name the token that ends a turn of a chat in only one of them, or in none
+    (`engine.text.encoder.ChatEncoder.turn_ends` finds it in the chat template). The text part of a
+    configuration counts if neither the whole nor the generation configuration names one: what it
+    does not state are defaults of its class, which know nothing of the whole.
 
     Raises:
         ModelError: one of them names something else than token ids.
     """
-    found: set[int] = set()
+    found: set[int] = set() if gguf is None else set(gguf.end_token_ids)
     generated = generation.get("eos_token_id")
     configured = getattr(config, "eos_token_id", None)
     if generated is None and configured is None:

@@ -189,7 +189,7 @@ class _Preparation:
         generation = read_generation(folder)
         self._sampling, self._sampling_sources = default_sampling(entry, generation, folder)
         self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._type_name)
-        self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer)
+        self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer, gguf)
 
     @property
     def needs(self) -> MemoryNeeds:

@@ -20,7 +20,7 @@ from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.api.preset import Preset
 from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
-from engine.model.checkpoint import CONFIG_FILE, GGUF_SUFFIX, has_weights
+from engine.model.checkpoint import CONFIG_FILE, GGUF_PART, GGUF_SUFFIX, has_weights
 from engine.model.files import REGISTRY_BYTES, read_file
 
 BUILTIN = "builtin"
@@ -196,7 +196,9 @@ class Registry:
             return ModelEntry(name=folder.resolve().name, folder=folder.resolve())
         if folder.suffix == GGUF_SUFFIX and folder.is_file():
             # A link is not followed: where it leads, files may have no names for people.
-            return ModelEntry(name=folder.stem, folder=folder.absolute())
+            part = GGUF_PART.fullmatch(folder.name)
+            name = folder.stem if part is None else part["stem"]
+            return ModelEntry(name=name, folder=folder.absolute())
         if model.startswith(_PATH_STARTS):
             raise ModelError(f"folder {model} does not exist", "model")
         for entry in self.entries.values():

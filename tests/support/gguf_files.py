@@ -13,12 +13,19 @@ from tests.support.zoo import tiny_model
 
 
 def save_gguf(
-    file: Path, name: str = "llama", kind: str = "Q8_0", *, template: str | None = None, **more: Any
+    file: Path,
+    name: str = "llama",
+    kind: str = "Q8_0",
+    *,
+    template: str | None = None,
+    part_tensors: int = 0,
+    **more: Any,
 ) -> PreTrainedModel:
     """Write a model of the zoo; returns the model as it was before its layers were quantized.
 
     Args:
         kind: type of the matrices; the others stay in float32.
+        part_tensors: most tensors of a part, where the model is written in several.
         more: keys and strings that are written too.
     """
     # transformers takes the heads of these for as wide as those of all that were published.
@@ -39,5 +46,6 @@ def save_gguf(
         ends={"eos": END_ID, "unk": 0},
         merges=["H e"],
         more=more,
+        part_tensors=part_tensors,
     )
     return model

@@ -1,13 +1,12 @@
-"""GGUF: one file that holds weights, configuration and tokenizer under llama.cpp's names.
+"""GGUF: a file, or several parts, with weights, configuration and tokenizer by llama.cpp's names.
 
-transformers reads the configuration and the tokenizer, and knows which tensor of the file is which
-weight; the gguf library unpacks a tensor.
+Its header is read once (`engine.model.gguf`). transformers knows which tensor of the file is which
+weight, and the gguf library unpacks a tensor.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,51 +14,46 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
-import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
-from engine.api.errors import ModelError, cause_of
+from engine.api.errors import ModelError
 from engine.model.blame import blaming
-from engine.model.checkpoint import CONFIG_FILE, FLOATS, Checkpoint, StoredTensor
+from engine.model.checkpoint import FLOATS, StoredTensor
 from engine.model.compact import block_types
-from engine.model.files import check_file
-from engine.model.quantized.library import library
+from engine.model.gguf.config import architecture_of, read_config
+from engine.model.gguf.header import read_header
+from engine.model.gguf.tokenizer import build_tokenizer, end_token_ids
 from engine.model.stored import StoredWeight
 from engine.native import kernels
-
-_EXTRA = "gguf"
 
 
 class GgufFile:
     """An opened GGUF file. None of its weights is read yet.
 
     Attributes:
-        path: where it is.
+        path: where it is, or one of its parts.
         checkpoint: its tensors, by llama.cpp's names and GGUF's types.
+        end_token_ids: tokens that end a reply, by its metadata.
 
     Raises:
-        ModelError: it is missing, truncated or corrupt; it is a part of a model, or of a kind that
-            is not read; the gguf library is missing.
+        ModelError: it, or a part of it, is missing, truncated or corrupt; or it holds tensors of a
+            type that is not unpacked.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._gguf = library("gguf", _EXTRA, "GGUF")
-        try:
-            size = check_file(path)
-        except FileNotFoundError:
-            raise ModelError(f"{path} is missing") from None
-        self._metadata = self._read_metadata()
-        if self._metadata.get("split.count", 1) != 1:
-            raise ModelError(
-                f"{path} is one of {self._metadata['split.count']} parts; join them with "
-                "llama-gguf-split --merge"
-            )
-        self._architecture = str(self._metadata["general.architecture"])
-        self.checkpoint = self._open(size)
+        self._gguf: Any = gguf
+        self._header = read_header(path)
+        self.checkpoint = self._header.checkpoint
+        if not self.checkpoint.tensors:
+            raise ModelError(f"{path} holds no tensor")
+        self._architecture = architecture_of(self._header, path)
+        self._check_types()
+        self.end_token_ids = end_token_ids(self._header.metadata)
 
     @property
     def kind(self) -> str:
@@ -75,25 +69,16 @@ class GgufFile:
         Raises:
             ModelError: transformers does not read such a model from GGUF, or not all of it.
         """
-        from transformers import modeling_gguf_pytorch_utils
+        return read_config(self._header, self.path)
 
-        known: Any = modeling_gguf_pytorch_utils
-        try:
-            stated: dict[str, Any] = known.load_gguf_checkpoint(str(self.path))["config"]
-        except ValueError as error:
-            allowed = sorted(set(known.GGUF_SUPPORTED_ARCHITECTURES) - {"general", "tokenizer"})
-            raise ModelError(
-                f"{self.path} is of the architecture {self._architecture!r}, and transformers "
-                f"{transformers.__version__} cannot read it ({cause_of(error)}); it reads "
-                f"{', '.join(allowed)}"
-            ) from None
-        scaled = self._scaling()
-        if scaled is not None:
-            raise ModelError(
-                f"{self.path} scales its positions ({scaled}), which transformers does not read "
-                f"from GGUF; put the model's own {CONFIG_FILE} beside it"
-            )
-        return stated
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer that the file holds, with its chat templates.
+
+        Raises:
+            ModelError: it holds none, or one that is not read.
+        """
+        with blaming(f"the tokenizer in {self.path} is broken"):
+            return build_tokenizer(self._header.metadata, self.path)
 
     def stored_weights(self, config: PreTrainedConfig) -> tuple[StoredWeight, ...]:
         """The weights as the model has them.
@@ -110,7 +95,7 @@ class GgufFile:
                 model = auto.from_config(copy.deepcopy(config), trust_remote_code=False)
             kind = known.TENSOR_PROCESSORS.get(self._architecture, known.TensorProcessor)
             processor = kind(config=config.to_dict())
-            names: dict[str, str] = known.get_gguf_hf_weights_map(model, processor)
+            names = _names(self._gguf, self._architecture, model, processor)
         groups: dict[str, dict[str, StoredTensor]] = {}
         for tensor in self.checkpoint.tensors:
             # Experts have no layer of their own, and so no `weight` in their name.
@@ -119,54 +104,47 @@ class GgufFile:
                 groups.setdefault(name, {})[tensor.name] = tensor
         return tuple(_stored(self._gguf, processor, names, *one) for one in groups.items())
 
-    def _read_metadata(self) -> dict[str, Any]:
-        # This reader notices where a count leads beyond the end of the file; the library's does
-        # not, and would count on for ever.
-        from transformers.integrations.gguf.reader import read_gguf_metadata
-
-        try:
-            metadata, _ = read_gguf_metadata(str(self.path))
-        except Exception as error:
-            raise ModelError(f"{self.path} is no GGUF file, or cut ({cause_of(error)})") from None
-        return dict(metadata)
-
-    def _open(self, size: int) -> Checkpoint:
-        gguf = self._gguf
-        allowed = [kind for kind in gguf.GGMLQuantizationType if _is_read(gguf, kind)]
-        try:
-            reader = gguf.GGUFReader(str(self.path))
-            found = [(one, gguf.GGMLQuantizationType(one.tensor_type)) for one in reader.tensors]
-        except Exception as error:
-            raise ModelError(
-                f"{self.path} cannot be read ({cause_of(error)}); tensors may be of "
-                f"{', '.join(kind.name for kind in allowed)}"
-            ) from None
-        tensors = []
-        for one, kind in found:
-            if kind not in allowed:
+    def _check_types(self) -> None:
+        kinds = self._gguf.GGMLQuantizationType
+        found = {tensor.dtype: tensor for tensor in self.checkpoint.tensors}
+        for name, tensor in found.items():
+            if not _is_read(self._gguf, kinds[name]):
+                allowed = [kind.name for kind in kinds if _is_read(self._gguf, kind)]
                 raise ModelError(
-                    f"{self.path} stores {one.name} as {kind.name}; read are "
-                    f"{', '.join(each.name for each in allowed)}"
+                    f"{tensor.file} stores {tensor.name} as {name}; read are {', '.join(allowed)}"
                 )
-            shape = tuple(int(side) for side in reversed(one.shape.tolist()))
-            start, count = int(one.data_offset), int(one.n_bytes)
-            if start + count > size:
-                raise ModelError(f"{self.path} is truncated: {one.name} is cut")
-            tensors.append(StoredTensor(one.name, self.path, kind.name, shape, start, count))
-        if not tensors:
-            raise ModelError(f"{self.path} holds no tensor")
-        with self.path.open("rb") as stream:
-            header = stream.read(int(reader.data_offset))
-        digest = hashlib.sha256(f"{self.path.name}\n{size}\n".encode() + header)
-        return Checkpoint(self.path.parent, tuple(tensors), digest.hexdigest())
 
-    def _scaling(self) -> str | None:
-        """What says that positions are scaled, and how; None if they are not."""
-        for tensor in self.checkpoint.tensors:
-            if tensor.name.startswith("rope_"):
-                return tensor.name
-        key = f"{self._architecture}.rope.scaling.type"
-        return key if self._metadata.get(key, "none") != "none" else None
+
+def _names(gguf: Any, architecture: str, model: Any, processor: Any) -> dict[str, str]:
+    """The model's name of each weight, by llama.cpp's name.
+
+    The library's table is asked for a weight's whole name, and then for the name within each part
+    of the model: some files were made of a model without its head, whose names are shorter. It is
+    what transformers' `get_gguf_hf_weights_map` does, which makes the table anew for each module.
+    """
+    kind = next((one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), None)
+    if kind is None:
+        raise ModelError(f"the gguf library does not know the architecture {architecture!r}")
+    table = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+    found: dict[str, str] = {}
+    weights = [processor.preprocess_name(name) for name in model.state_dict()]
+    for depth in range(1 + max((name.count(".") for name in weights), default=0)):
+        for weight in weights:
+            parts = weight.split(".")
+            if len(parts) <= depth:
+                continue
+            whole, own = ".".join(parts[:depth]), ".".join(parts[depth:])
+            prefix = f"{whole}." if whole else ""
+            base, dot, end = own.rpartition(".")
+            name, suffix = (base, dot + end) if end in ("weight", "bias") else (own, "")
+            theirs = table.get_name(name)
+            if theirs is not None:
+                found.setdefault(theirs + suffix, prefix + own)
+                continue
+            more: dict[str, str] = {}
+            processor.perform_fallback_tensor_mapping(more, suffix, prefix, own)
+            found = more | found
+    return found
 
 
 def _is_read(gguf: Any, kind: Any) -> bool:

@@ -181,6 +181,29 @@ def test_a_folder_with_one_gguf_file_is_its_model(tmp_path: Path) -> None:
     check(loaded, model)
 
 
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_gguf_model_in_parts_is_served_from_any(tmp_path: Path, part: int) -> None:
+    model = save_gguf(tmp_path / "tiny.gguf", kind="F32", part_tensors=16)
+    files = sorted(file.name for file in tmp_path.iterdir())
+    assert files == ["tiny-00001-of-00002.gguf", "tiny-00002-of-00002.gguf"]
+    loaded = load(tmp_path / files[part - 1])
+    assert loaded.card.name == "tiny"
+    check(loaded, model)
+
+
+def test_a_gguf_file_says_what_ends_a_reply(tmp_path: Path) -> None:
+    template = (
+        "{% for message in messages %}{{ message['content'] + '<unk>' }}{% endfor %}"
+        "{% if add_generation_prompt %}?{% endif %}"
+    )
+    stated = {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 6}
+    save_gguf(tmp_path / "tiny.gguf", template=template, **stated)
+    loaded = load(tmp_path)
+    unknown = 0  # The template ends each message with it.
+    assert loaded.eos_token_ids == {END_ID, 5, 6, unknown}
+    loaded.close()
+
+
 def test_a_gguf_file_has_its_own_tokenizer_and_template(tmp_path: Path) -> None:
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}!"
     save_gguf(tmp_path / "tiny.gguf", template=template)

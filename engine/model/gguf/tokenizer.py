@@ -1,0 +1,494 @@
+"""build_tokenizer: the tokenizer that a GGUF file describes, with the ids that llama.cpp gives.
+
+It is put together of parts of the tokenizers library, so that nothing of it is slow or ours when it
+runs. Source: llama.cpp's llama-vocab.cpp, as llama-cpp-python 0.3.36 has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from transformers import PreTrainedTokenizerFast
+
+from engine.api.errors import ModelError
+from engine.model.gguf.splits import SPLITS, Split
+
+logger = logging.getLogger(__name__)
+
+_KEY = "tokenizer.ggml."
+_TEMPLATE = "tokenizer.chat_template"
+_DEFAULT = "default"
+
+# Kinds of tokens, by their numbers in the file.
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = range(1, 6)
+_FOUND_FIRST = (_UNKNOWN, _CONTROL, _USER)  # before the rest of a text is split
+
+_SPACE = "\u2581"
+_PADDING = re.compile(r"\[PAD(\d+)\]")
+
+# What tokens are for where the file does not say it, as llama.cpp has it.
+_DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "t5": {"eos": 1, "unknown": 2, "padding": 0},
+    "bert": {"bos": 101, "unknown": 100, "seperator": 102, "padding": 0, "mask": 103},
+}
+
+# Names of tokens that end a generation wherever they are: llama.cpp finds them so, since files say
+# too little of it, and takes them for control tokens whatever the file calls them.
+_ENDS = frozenset(
+    {
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>"),
+        *("<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>"),
+        *("_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>"),
+        *("<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+    }
+)
+# Where a gap in code is filled, these end it; the others mark where it is.
+_GAP_ENDS = frozenset(
+    {
+        *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>"),
+        *("<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
+    }
+)
+_GAPS = frozenset(
+    {
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>"),
+        *("▁<PRE>", "<|code_prefix|>", "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>"),
+        *("<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"),
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+        *("<|code_middle|>", "<|middle|>"),
+    }
+)
+# It also ends what is struck out in HTML, and llama.cpp takes that for an end, too. Here it is one
+# only where the file calls it a control token.
+_STRUCK = "</s>"
+_CONTROLS = _ENDS | _GAP_ENDS | _GAPS
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def build_tokenizer(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer, with its chat templates.
+
+    Args:
+        metadata: as `engine.model.gguf.header` reads it.
+        path: of the file, for errors.
+
+    Raises:
+        ModelError: the file describes none, or one that is not read.
+    """
+    return _Builder(metadata, path).build()
+
+
+def end_token_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """The tokens that end a reply, by what the file states and by llama.cpp's list of names."""
+    tokens = metadata.get(f"{_KEY}tokens")
+    if not isinstance(tokens, list):
+        return frozenset()
+    named = _ENDS | _GAP_ENDS
+    found = {token: number for number, token in enumerate(tokens) if token in named}
+    types = metadata.get(f"{_KEY}token_type")
+    if isinstance(types, np.ndarray) and len(types) >= len(tokens):
+        struck = found.get(_STRUCK)
+        if struck is not None and types[struck] != _CONTROL:
+            del found[_STRUCK]
+    if "<|end|>" in found and (
+        {"<|return|>", "<|call|>"} <= found.keys()
+        or ("<|flush|>" in found and not found.keys().isdisjoint({"<|call|>", "<|calls|>"}))
+    ):
+        del found["<|end|>"]  # It ends a message there, and the reply goes on with another one.
+    stated = {metadata.get(f"{_KEY}{key}") for key in _END_KEYS}
+    ids = {one for one in stated if type(one) is int and 0 <= one < len(tokens)}
+    return frozenset(ids | set(found.values()))
+
+
+class _Builder:
+    """Builds the tokenizer of one file."""
+
+    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+        self._metadata = metadata
+        self._path = path
+        self._kind = str(metadata.get(f"{_KEY}model"))
+        self._tokens = self._read_tokens()
+        self._types = self._read_types()
+        self._ids = self._read_ids()
+
+    def build(self) -> PreTrainedTokenizerFast:
+        match self._kind:
+            case "gpt2" | "gemma4":
+                backend, adds_bos, adds_eos = self._bpe()
+            case "llama":
+                backend, adds_bos, adds_eos = self._sentencepiece(), True, False
+            case "t5":
+                backend, adds_bos, adds_eos = self._unigram(), False, True
+            case "bert":
+                backend, adds_bos, adds_eos = self._wordpiece(), True, False
+            case _:
+                raise ModelError(
+                    f"{self._path} has a tokenizer of the kind {self._kind!r}; read are gpt2, "
+                    "gemma4, llama, t5 and bert"
+                )
+        self._add_tokens(backend)
+        if self._kind == "bert":
+            begins, ends = self._ids.get("bos"), self._ids.get("seperator")
+        else:
+            begins = self._ids.get("bos") if self._flag("add_bos_token", adds_bos) else None
+            ends = self._ids.get("eos") if self._flag("add_eos_token", adds_eos) else None
+        self._frame(backend, begins, ends)
+        return self._wrap(backend)
+
+    def _wrap(self, backend: Tokenizer) -> PreTrainedTokenizerFast:
+        names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token"}
+        names |= {"padding": "pad_token", "seperator": "sep_token", "mask": "mask_token"}
+        stated = {
+            name: self._tokens[self._ids[own]] for own, name in names.items() if own in self._ids
+        }
+        # The library copies a tokenizer that it is given by writing it as JSON and reading that,
+        # which takes a second for 262,144 tokens. So it gets one without tokens, and then ours.
+        kind: Any = PreTrainedTokenizerFast
+        found: PreTrainedTokenizerFast = kind(
+            tokenizer_object=Tokenizer(models.BPE()),
+            clean_up_tokenization_spaces=False,
+            **stated,
+        )
+        found._tokenizer = backend
+        found.chat_template = self._templates()
+        return found
+
+    def _templates(self) -> str | dict[str, str] | None:
+        """The chat template, or several by name."""
+        stated = self._metadata.get(_TEMPLATE)
+        prefix = f"{_TEMPLATE}."
+        named = {
+            key.removeprefix(prefix): value
+            for key, value in self._metadata.items()
+            if key.startswith(prefix) and isinstance(value, str)
+        }
+        if not isinstance(stated, str):
+            return named or None
+        return {"default": stated, **named} if named else stated
+
+    def _read_tokens(self) -> list[str]:
+        tokens = self._metadata.get(f"{_KEY}tokens")
+        if not isinstance(tokens, list) or not tokens:
+            raise ModelError(f"{self._path} has no tokenizer: {_KEY}tokens is missing")
+        if "" in tokens:
+            tokens = [token or f"[EMPTY_{number}]" for number, token in enumerate(tokens)]
+        if len(set(tokens)) != len(tokens):
+            raise ModelError(f"{self._path} is corrupt: {_KEY}tokens has a token twice")
+        return tokens
+
+    def _read_types(self) -> np.ndarray[Any, Any]:
+        """The kind of each token."""
+        types = self._metadata.get(f"{_KEY}token_type")
+        if types is None:
+            return np.full(len(self._tokens), _NORMAL)
+        if not isinstance(types, np.ndarray) or len(types) < len(self._tokens):
+            raise ModelError(
+                f"{self._path} is corrupt: {_KEY}token_type does not state a kind for each of the "
+                f"{len(self._tokens)} tokens"
+            )
+        return types[: len(self._tokens)]
+
+    def _read_ids(self) -> dict[str, int]:
+        """Which token each purpose has."""
+        found = dict(_DEFAULT_IDS.get(self._kind, {}))
+        for name in ("bos", "eos", "unknown", "seperator", "padding", "mask"):
+            stated = self._metadata.get(f"{_KEY}{name}_token_id")
+            if type(stated) is int and 0 <= stated < len(self._tokens):
+                found[name] = stated
+        return {name: one for name, one in found.items() if one < len(self._tokens)}
+
+    def _flag(self, key: str, default: bool) -> bool:
+        stated = self._metadata.get(f"{_KEY}{key}")
+        return stated if isinstance(stated, bool) else default
+
+    def _scores(self) -> np.ndarray[Any, Any]:
+        scores = self._metadata.get(f"{_KEY}scores")
+        if not isinstance(scores, np.ndarray) or len(scores) < len(self._tokens):
+            raise ModelError(
+                f"{self._path} is corrupt: {_KEY}scores does not state a score for each of the "
+                f"{len(self._tokens)} tokens"
+            )
+        found: np.ndarray[Any, Any] = scores[: len(self._tokens)].astype(np.float64)
+        return found
+
+    def _vocabulary(self) -> dict[str, int]:
+        return dict(zip(self._tokens, range(len(self._tokens)), strict=True))
+
+    def _merges(self) -> list[tuple[str, str]]:
+        """The pairs that are joined, the first ones first."""
+        stated = self._metadata.get(f"{_KEY}merges")
+        if not isinstance(stated, list):
+            raise ModelError(f"{self._path} is corrupt: {_KEY}merges is missing")
+        # A part may be or begin with a space, so that the one between parts is sought behind it.
+        pairs = [(one[:at], one[at + 1 :]) for one in stated if (at := one.find(" ", 1)) > 0]
+        return list(dict.fromkeys(pairs))
+
+    def _bpe(self) -> tuple[Tokenizer, bool, bool]:
+        """Pairs joined by rank: the tokenizer, and what it puts around a text by default."""
+        split = self._split()
+        vocabulary = self._vocabulary()
+        for number in np.flatnonzero(self._types == _UNUSED).tolist():
+            # llama.cpp's converter fills the embedding up with these; they stand for no text.
+            filler = _PADDING.fullmatch(self._tokens[number])
+            if filler is not None and int(filler[1]) == number:
+                del vocabulary[self._tokens[number]]
+        backend = Tokenizer(
+            models.BPE(
+                vocab=vocabulary,
+                merges=self._merges(),
+                ignore_merges=split.ignores_merges,
+                byte_fallback=not split.in_bytes,
+            )
+        )
+        cuts = [pre_tokenizers.Split(Regex(one), "isolated") for one in split.patterns]
+        if split.in_bytes:
+            backend.pre_tokenizer = pre_tokenizers.Sequence(
+                [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+            )
+            backend.decoder = decoders.ByteLevel()
+        else:
+            backend.normalizer = normalizers.Replace(" ", _SPACE)
+            backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+            backend.decoder = _spaces_and_bytes(strips=False)
+        return backend, split.adds_bos, False
+
+    def _split(self) -> Split:
+        if self._kind == "gemma4":
+            return SPLITS["gemma4"]
+        name = self._metadata.get(f"{_KEY}pre")
+        if name is None:
+            logger.warning(
+                "%s does not say how text is split (%spre), so that tokens may not be those that "
+                "the model was trained with",
+                self._path,
+                _KEY,
+            )
+            name = _DEFAULT
+        if name not in SPLITS:
+            raise ModelError(
+                f"{self._path} splits text by {_KEY}pre {name!r}, which is unknown; known are "
+                f"{', '.join(sorted(SPLITS))}"
+            )
+        return SPLITS[name]
+
+    def _sentencepiece(self) -> Tokenizer:
+        """Pairs joined by the score of what they make.
+
+        All pairs that make a token have its rank. llama.cpp takes the left one of two pairs of
+        equal score, and here it is the one whose token has the smaller id; so a file in which all
+        scores are equal is refused.
+        """
+        vocabulary = self._vocabulary()
+        unknown = self._ids.get("unknown")
+        backend = Tokenizer(
+            models.BPE(
+                vocab=vocabulary,
+                merges=self._pairs(),
+                byte_fallback=True,
+                fuse_unk=True,
+                unk_token=None if unknown is None else self._tokens[unknown],
+            )
+        )
+        prefixes = self._flag("add_space_prefix", True)
+        steps = [normalizers.Prepend(_SPACE)] if prefixes else []
+        backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
+        backend.decoder = _spaces_and_bytes(strips=prefixes)
+        return backend
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """All pairs of tokens that make a token, best first."""
+        scores = self._scores()
+        made = np.flatnonzero(~np.isin(self._types, _FOUND_FIRST))
+        if len(made) > 1 and np.ptp(scores[made]) == 0:
+            raise ModelError(
+                f"{self._path} has {_KEY}scores that are all {scores[made[0]]:g}, which do not "
+                "tell what is joined first"
+            )
+        order = made[np.argsort(-scores[made], kind="stable")]
+        whole, left, right = _halves(self._tokens, order)
+        tokens = self._tokens
+        return [
+            (tokens[one], tokens[other])
+            for both, one, other in zip(whole, left, right, strict=True)
+            if tokens[both] == tokens[one] + tokens[other]
+        ]
+
+    def _unigram(self) -> Tokenizer:
+        """The likeliest of all ways to put a text together."""
+        scores = self._scores()
+        types = self._types
+        # Tokens of other kinds never stand for text, and those of the user for all of theirs.
+        least = scores[types == _NORMAL].min(initial=0.0)
+        scores = np.where(types == _USER, 0.0, scores)
+        scores = np.where(np.isin(types, (_NORMAL, _USER, _UNUSED)), scores, least - 1e4)
+        backend = Tokenizer(
+            models.Unigram(
+                list(zip(self._tokens, scores.tolist(), strict=True)),
+                unk_id=self._ids.get("unknown"),
+                byte_fallback=False,
+            )
+        )
+        steps: list[normalizers.Normalizer] = []
+        charsmap = self._metadata.get(f"{_KEY}precompiled_charsmap")
+        if isinstance(charsmap, np.ndarray) and len(charsmap):
+            steps.append(normalizers.Precompiled(charsmap.tobytes()))
+        prefixes = self._flag("add_space_prefix", False)
+        if self._flag("remove_extra_whitespaces", False):
+            edges = normalizers.Replace(Regex(r"\A +| +\z"), "")
+            steps += [edges, normalizers.Replace(Regex(" {2,}"), " ")]
+            prefixes = True
+        if prefixes:
+            steps.append(normalizers.Prepend(_SPACE))
+        backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
+        backend.decoder = _spaces_and_bytes(strips=prefixes)
+        return backend
+
+    def _wordpiece(self) -> Tokenizer:
+        """The longest tokens, from left to right in each word."""
+        unknown = self._ids.get("unknown")
+        # Files mark what begins a word, where the library marks what does not.
+        begins = [token.removeprefix(_SPACE) for token in self._tokens]
+        vocabulary = {
+            begin if token.startswith(_SPACE) or kind != _NORMAL else f"##{token}": number
+            for number, (begin, token, kind) in enumerate(
+                zip(begins, self._tokens, self._types.tolist(), strict=True)
+            )
+        }
+        backend = Tokenizer(
+            models.WordPiece(
+                vocab=vocabulary,
+                unk_token="[UNK]" if unknown is None else self._tokens[unknown],
+                max_input_chars_per_word=1 << 30,
+            )
+        )
+        lowers = self._flag("normalizer.lowercase", True)
+        backend.normalizer = normalizers.BertNormalizer(
+            lowercase=lowers, strip_accents=self._flag("normalizer.strip_accents", lowers)
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(cleanup=False)
+        return backend
+
+    def _add_tokens(self, backend: Tokenizer) -> None:
+        """Let a text be searched for the tokens that are found before it is split.
+
+        Control tokens are never shown; those of the user are text.
+        """
+        types = self._types
+        kinds: dict[bool, list[AddedToken]] = {True: [], False: []}
+        marked = np.isin(types, _FOUND_FIRST)
+        named = {token for token in self._tokens if token in _CONTROLS}
+        if "<|tool_response>" in named:
+            named.discard(_STRUCK)
+        wanted = set(np.flatnonzero(marked).tolist())
+        wanted.update(number for number, token in enumerate(self._tokens) if token in named)
+        for number in sorted(wanted):
+            token = self._tokens[number]
+            special = types[number] in (_UNKNOWN, _CONTROL) or token in named - {_STRUCK}
+            kinds[special].append(self._added(token, special))
+        backend.add_special_tokens(kinds[True])
+        backend.add_tokens(kinds[False])
+
+    def _added(self, token: str, special: bool) -> AddedToken:
+        keeps = token in ("<unk>", "<s>", "<|endoftext|>")
+        return AddedToken(
+            token, normalized=False, special=special, rstrip=self._strips() and not keeps
+        )
+
+    def _strips(self) -> bool:
+        """Whether added tokens swallow the white space behind them. llama.cpp knows by the name."""
+        name = str(self._metadata.get("general.name", "")).lower()
+        return "phi-3" in name or "phi3" in name
+
+    def _frame(self, backend: Tokenizer, begins: int | None, ends: int | None) -> None:
+        """Put a token before each text, and one behind it."""
+        if begins is None and ends is None:
+            return
+        around = [[(self._tokens[one], one)] if one is not None else [] for one in (begins, ends)]
+        first, last = ([token for token, _ in side] for side in around)
+        backend.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A", *last],
+            pair=[*first, "$A", *last, *first, "$B", *last],
+            special_tokens=[pair for side in around for pair in side],
+        )
+
+
+def _halves(
+    tokens: Sequence[str], order: np.ndarray[Any, Any]
+) -> tuple[list[int], list[int], list[int]]:
+    """All ways to cut tokens into two other tokens, by hashes: a vocabulary of 262,144 tokens has
+    1.5 million ways, and half a million of them lead to tokens.
+
+    Args:
+        order: ids of those to cut, in the order of the result.
+
+    Returns:
+        ids of tokens, of their left and of their right halves. Hashes may be wrong.
+    """
+    texts = "".join(tokens)
+    codes = np.frombuffer(texts.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    # A text's hash is the sum of its codes by falling powers, modulo 2^64, whatever stands before.
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    powers = np.cumprod(np.full(len(codes) + 1, factor, np.uint64))
+    inverse = np.uint64(pow(int(factor), -1, 1 << 64))
+    falling = np.cumprod(np.full(len(codes) + 1, inverse, np.uint64))
+    sums = np.zeros(len(codes) + 1, np.uint64)
+    np.cumsum((codes + np.uint64(1)) * falling[:-1], out=sums[1:])
+
+    def hashes(first: np.ndarray[Any, Any], last: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = (sums[last] - sums[first]) * powers[first]
+        return found
+
+    known = hashes(starts, ends)
+    by_hash = np.argsort(known)
+    ranked = known[by_hash]
+    # Most halves are no tokens, and a table of the first bits tells so for most of them.
+    shift = np.uint64(40)
+    seen = np.zeros(1 << 24, bool)
+    seen[ranked >> shift] = True
+
+    def tokens_of(wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The id of each; -1 where there is none."""
+        at = np.minimum(np.searchsorted(ranked, wanted), len(ranked) - 1)
+        return np.where(ranked[at] == wanted, by_hash[at], -1)
+
+    ways = lengths[order] - 1
+    whole = np.repeat(order, np.maximum(ways, 0))
+    before = np.cumsum(np.maximum(ways, 0)) - np.maximum(ways, 0)
+    cuts = starts[whole] + 1 + np.arange(len(whole)) - np.repeat(before, np.maximum(ways, 0))
+    left, right = hashes(starts[whole], cuts), hashes(cuts, ends[whole])
+    keeps = seen[left >> shift] & seen[right >> shift]
+    whole, left, right = whole[keeps], tokens_of(left[keeps]), tokens_of(right[keeps])
+    keeps = (left >= 0) & (right >= 0)
+    return whole[keeps].tolist(), left[keeps].tolist(), right[keeps].tolist()
+
+
+def _spaces_and_bytes(*, strips: bool) -> decoders.Decoder:
+    """What makes text of tokens that spell a space by a letter of its own, and bytes by number.
+
+    Args:
+        strips: whether the space before a text is none of its own.
+    """
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if strips:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)
