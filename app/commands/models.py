@@ -14,7 +14,7 @@ from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory, cpu_features, memory_of
 from app.system.quantizing import why_not_quantized
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
-from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
+from engine.model.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
 from engine.model.estimate import Estimate, Fit, Numbers
 from engine.model.files import CONFIG_BYTES, read_json
 from engine.model.memory import GPU_SHARE, HOST_SHARE
@@ -28,6 +28,7 @@ _GROUPS = {
     Fit.UNKNOWN: "How much context fits here is known after the download",
 }
 _BROKEN = "Cannot be loaded"
+_GGUF_EMBEDDING = "token_embd.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +196,16 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
     """
     folder = entry.local_folder() or entry.folder
     assert folder is not None  # it is to be downloaded otherwise
-    # The header of a GGUF file is read by the loader only, which brings torch.
-    in_gguf = find_gguf(folder) is not None
-    estimate = stated if in_gguf else _in_folder(folder, entry, place, stated)
+    checkpoint, vocab_size = _opened(folder)
+    item, width = place.dtype_bytes(entry), place.width(entry)
+    numbers = Numbers.of(checkpoint, vocab_size)
+    estimate = Estimate(
+        weight_bytes=checkpoint.num_bytes_as(item),
+        token_bytes=stated.token_bytes,
+        context_length=stated.context_length,
+        saved_bytes=numbers.saved(width, item),
+        is_about=width != "none" and not numbers.head,
+    )
     is_known = estimate.context_bytes is not None
     if (is_known and not closely) or estimate.fit(place.budget(entry)) is Fit.NOT:
         return estimate
@@ -214,24 +222,25 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
     )
 
 
-def _in_folder(folder: Path, entry: ModelEntry, place: Place, stated: Estimate) -> Estimate:
-    """What the headers of a folder's weights add to what its entry states.
+def _opened(path: Path) -> tuple[Checkpoint, int]:
+    """The tensors of a folder or a GGUF file, and how many tokens the model knows; 0 if it does not
+    say so.
 
     Raises:
-        ModelError: they are broken.
+        ModelError: its files are missing or broken.
     """
-    checkpoint = open_checkpoint(folder)
-    if not (folder / CONFIG_FILE).is_file():
-        raise ModelError(f"{folder} has no {CONFIG_FILE}")
-    item, width = place.dtype_bytes(entry), place.width(entry)
-    numbers = Numbers.of(checkpoint, _vocab_size(folder))
-    return Estimate(
-        weight_bytes=checkpoint.num_bytes_as(item),
-        token_bytes=stated.token_bytes,
-        context_length=stated.context_length,
-        saved_bytes=numbers.saved(width, item),
-        is_about=width != "none" and not numbers.head,
-    )
+    file = find_gguf(path)
+    if file is not None:
+        # This is not imported at the top, because few models need it.
+        from engine.model.gguf.header import read_header
+
+        checkpoint = read_header(file).checkpoint
+        rows = (one.shape[0] for one in checkpoint.tensors if one.name == _GGUF_EMBEDDING)
+        return checkpoint, next(rows, 0)
+    checkpoint = open_checkpoint(path)
+    if not (path / CONFIG_FILE).is_file():
+        raise ModelError(f"{path} has no {CONFIG_FILE}")
+    return checkpoint, _vocab_size(path)
 
 
 def _vocab_size(folder: Path) -> int:

@@ -131,6 +131,20 @@ def test_an_entry_that_states_nothing_is_traced_for_the_list(tmp_path: Path) -> 
     assert (here.token_bytes, here.context_length, here.fit) == (6144, 2048, Fit.FULL)
 
 
+def test_a_gguf_file_can_be_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    save_gguf(file)
+    found = models.examine(Registry({}, tmp_path).find(str(file)), at(LOTS, device="cpu"))
+    assert (found.loads_here, found.reason) == (True, "")
+    assert found.weight_bytes is not None
+    assert found.weight_bytes > file.stat().st_size / 2
+    assert (found.name, found.context_length) == ("tiny", 256)
+    file.write_bytes(file.read_bytes()[:-1000])
+    cut = models.examine(Registry({}, tmp_path).find(str(file)), at(LOTS, device="cpu"))
+    assert not cut.loads_here
+    assert cut.reason.startswith(f"{file} is truncated: ")
+
+
 @pytest.mark.usefixtures("_small")
 def test_one_model_that_is_not_here_is_told_by_what_its_entry_states(
     registry: Registry, capsys: pytest.CaptureFixture[str]
