@@ -39,6 +39,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = range(1, 6)
 _FOUND_FIRST = (_UNKNOWN, _CONTROL, _USER)  # before the rest of a text is split
 
 _SPACE = "\u2581"
+_TABLE_BITS = 22
 _PADDING = re.compile(r"\[PAD(\d+)\]")
 
 # What tokens are for where the file does not say it, as llama.cpp has it.
@@ -321,13 +322,9 @@ class _Builder:
                 "tell what is joined first"
             )
         order = made[np.argsort(-scores[made], kind="stable")]
-        whole, left, right = _halves(self._tokens, order)
-        tokens = self._tokens
-        return [
-            (tokens[one], tokens[other])
-            for both, one, other in zip(whole, left, right, strict=True)
-            if tokens[both] == tokens[one] + tokens[other]
-        ]
+        left, right = _halves(self._tokens, order)
+        token = self._tokens.__getitem__
+        return list(zip(map(token, left), map(token, right), strict=True))
 
     def _unigram(self) -> Tokenizer:
         """The likeliest of all ways to put a text together."""
@@ -429,9 +426,7 @@ class _Builder:
         )
 
 
-def _halves(
-    tokens: Sequence[str], order: np.ndarray[Any, Any]
-) -> tuple[list[int], list[int], list[int]]:
+def _halves(tokens: Sequence[str], order: np.ndarray[Any, Any]) -> tuple[list[int], list[int]]:
     """All ways to cut tokens into two other tokens, by hashes: a vocabulary of 262,144 tokens has
     1.5 million ways, and half a million of them lead to tokens.
 
@@ -439,7 +434,8 @@ def _halves(
         order: ids of those to cut, in the order of the result.
 
     Returns:
-        ids of tokens, of their left and of their right halves. Hashes may be wrong.
+        ids of their left and of their right halves. Equal hashes are taken for equal texts; where
+        they are not, the library finds that a pair makes no token.
     """
     texts = "".join(tokens)
     codes = np.frombuffer(texts.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
@@ -459,27 +455,30 @@ def _halves(
         return found
 
     known = hashes(starts, ends)
+    # Most tokens are alone in their place of a table by the first bits; the others are sought.
+    shift = np.uint64(64 - _TABLE_BITS)
+    table = np.full(1 << _TABLE_BITS, -1, np.int32)
+    table[known >> shift] = np.arange(len(tokens), dtype=np.int32)
     by_hash = np.argsort(known)
     ranked = known[by_hash]
-    # Most halves are no tokens, and a table of the first bits tells so for most of them.
-    shift = np.uint64(40)
-    seen = np.zeros(1 << 24, bool)
-    seen[ranked >> shift] = True
 
     def tokens_of(wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The id of each; -1 where there is none."""
-        at = np.minimum(np.searchsorted(ranked, wanted), len(ranked) - 1)
-        return np.where(ranked[at] == wanted, by_hash[at], -1)
+        found: np.ndarray[Any, Any] = table[wanted >> shift]
+        others = np.flatnonzero((found >= 0) & (known[found] != wanted))
+        at = np.minimum(np.searchsorted(ranked, wanted[others]), len(ranked) - 1)
+        found[others] = np.where(ranked[at] == wanted[others], by_hash[at], -1)
+        return found
 
     ways = lengths[order] - 1
     whole = np.repeat(order, np.maximum(ways, 0))
     before = np.cumsum(np.maximum(ways, 0)) - np.maximum(ways, 0)
     cuts = starts[whole] + 1 + np.arange(len(whole)) - np.repeat(before, np.maximum(ways, 0))
-    left, right = hashes(starts[whole], cuts), hashes(cuts, ends[whole])
-    keeps = seen[left >> shift] & seen[right >> shift]
-    whole, left, right = whole[keeps], tokens_of(left[keeps]), tokens_of(right[keeps])
-    keeps = (left >= 0) & (right >= 0)
-    return whole[keeps].tolist(), left[keeps].tolist(), right[keeps].tolist()
+    left = tokens_of(hashes(starts[whole], cuts))
+    kept = np.flatnonzero(left >= 0)
+    right = tokens_of(hashes(cuts[kept], ends[whole[kept]]))
+    both = right >= 0
+    return left[kept[both]].tolist(), right[both].tolist()
 
 
 def _spaces_and_bytes(*, strips: bool) -> decoders.Decoder:
