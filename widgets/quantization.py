@@ -22,7 +22,7 @@ def in_full(card: ModelCard) -> str:
     """A clause that says all that is known of it; empty if no weights are packed."""
     told = f"weights quantized to {card.quantize}"
     if card.packed_as:
-        told = f"weights stay packed as {card.packed_as} has them, activations take 8 bits"
+        told = f"weights stay packed as {card.packed_as} has them, activations take 15 bits"
     if (loss := card.loss) is not None:
         told += f": after {_compared(loss)} {_STAYS}; divergence {_divergence(loss)} nats a token"
     return _if_packed(card, told)

@@ -44,7 +44,7 @@ class EngineStatus:
 @dataclass(frozen=True, slots=True)
 class QuantizationLoss:
     """How quantized weights change a model's next tokens, over a fixed text; or, where weights were
-    quantized on disk and stay as they are, how activations of 8 bits do.
+    quantized on disk and stay as they are, how activations of 15 bits do.
 
     Attributes:
         tokens: how many were compared.
@@ -97,7 +97,7 @@ class ModelCard:
         presets: of models.toml.
         quantize: what weights were quantized to at load, of `engine.api.config.QUANTIZATIONS`.
         packed_as: the format in which weights were quantized on disk, if they stay packed, so that
-            activations are rounded to 8 bits; else empty.
+            activations are rounded to 15 bits; else empty.
         loss: what either changed; None if nothing is packed, or if it could not be measured.
         off_path: operations that our kernels do not compute, while they compute the others.
         off_kernels: why the model runs module by module, or by torch alone, as a clause; empty if

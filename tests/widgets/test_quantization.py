@@ -33,7 +33,7 @@ def test_weights_that_stay_packed_are_told_by_their_format() -> None:
     assert briefly(awq) == "awq 99.6%"
     assert shortly(awq) == "awq, 99.6% equal best"
     assert in_full(awq) == (
-        "weights stay packed as awq has them, activations take 8 bits: after 99.6% of 256 tokens"
+        "weights stay packed as awq has them, activations take 15 bits: after 99.6% of 256 tokens"
         " the likeliest next token stays the same; divergence 0.0002 nats a token"
     )
 

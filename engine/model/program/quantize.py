@@ -37,7 +37,7 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
     """Quantize the weights that a model's products multiply, in place: to nearest, without data.
 
     Afterwards the model computes what its codes mean. The program of it differs from that by the
-    rounding of activations to 8 bits. Embeddings are quantized only where they are the head's
+    rounding of activations to 15 bits. Embeddings are quantized only where they are the head's
     weights too; norms, biases, convolutions and the routers of experts never are.
 
     Returns:
@@ -101,7 +101,7 @@ def recognize(
     """Find the codes that a model's weights were unpacked from, so that they stay packed.
 
     They are looked for in the numbers: whatever format they were stored in, a group of 32 that lies
-    on a lattice of 16 or 256 steps is what codes mean. Activations are rounded to 8 bits then.
+    on a lattice of 16 or 256 steps is what codes mean. Activations are rounded to 15 bits then.
 
     Args:
         config: of a model that the native kernels compute.

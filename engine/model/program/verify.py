@@ -20,10 +20,9 @@ from engine.model.program.stage import Stage
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 
 
-# Of products with quantized weights. A group's greatest number becomes 127, so what the others lose
-# is 0.6 % of a group of normally distributed ones, and 2.6 % where one of 128 is all there is; a
-# gated product has two of these in it, and experts have three.
-CODED_TOLERANCE = 0.08
+# Of products with quantized weights. Scales are rounded to float16, and x to 15 bits; where codes
+# were recognized, the model's own weights had been rounded to bfloat16.
+CODED_TOLERANCE = 0.02
 # Of rows of codes that are looked up. Scales are products of two in some files, and are rounded to
 # float16; where codes were recognized, numbers had been rounded to bfloat16.
 CODED_TABLE_TOLERANCE = 0.005

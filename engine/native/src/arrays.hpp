@@ -116,7 +116,7 @@ inline Quantization quantization_of(int64_t bits, int64_t group, bool has_zeros)
   if (coding == Coding::none) refuse("bits", "must be 4, 5, 6 or 8");
   const int64_t unit = unit_of(coding);
   check_at_least(group, unit, "group");
-  check_at_most(group, kMostFeatures, "group");
+  check_at_most(group, kMostGroup / unit * unit, "group");
   if (group % unit != 0) refuse("group", "must be a multiple of " + std::to_string(unit));
   return {coding, has_zeros, group};
 }

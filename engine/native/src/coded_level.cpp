@@ -12,7 +12,6 @@ const Kernels& JOIN(kernels_, LEVEL)() {
     own.name = TEXT(LEVEL);
     own.linear_pieces = LEVEL::linear_pieces;
     own.linear = LEVEL::linear;
-    own.code_size = LEVEL::code_size;
     own.code_rows_pieces = LEVEL::code_rows_pieces;
     own.code_rows = LEVEL::code_rows;
     return own;

@@ -7,10 +7,10 @@ namespace {
 
 // Codes begin on a cache line, and the groups lie behind them.
 struct Room {
-  Room(const LinearArgs& args, int64_t rows, int64_t code_size)
+  Room(const LinearArgs& args, int64_t rows)
       : groups(ceil_div(args.k, args.quantization.group)),
         stride(round_up(groups * args.quantization.group, 64)),
-        codes(rows * stride * code_size),
+        codes(rows * stride * kCodeBytes),
         bytes(codes + rows * groups * int64_t(sizeof(CodedGroup))) {}
 
   int64_t groups, stride, codes, bytes;
@@ -20,13 +20,12 @@ struct Room {
 
 void CodedMemory::reserve(const LinearArgs& args, int64_t rows) {
   if (args.quantization.coding == Coding::none) return;
-  constexpr int64_t kLargestCode = 2;
-  memory_.get(size_t(Room(args, rows, kLargestCode).bytes));
+  memory_.get(size_t(Room(args, rows).bytes));
 }
 
 void CodedMemory::code(const Kernels& kernels, LinearArgs& args) {
   if (args.quantization.coding == Coding::none || args.m == 0) return;
-  const Room room(args, args.m, kernels.code_size(args.quantization.coding));
+  const Room room(args, args.m);
   auto* memory = static_cast<char*>(memory_.get(size_t(room.bytes)));
   auto* groups = reinterpret_cast<CodedGroup*>(memory + room.codes);
   const CodeRowsArgs coding{.dtype = args.dtype, .coding = args.quantization.coding, .rows = args.m, .width = args.k,

@@ -9,10 +9,10 @@
 
 namespace batchdeck::LEVEL {
 
-// What codes of x are multiplied as. With VNNI four of a byte lie beside each other. Without, products of
-// two bytes are summed in 16 bits: there is room for eight such sums where weights have 4 bits, for two
-// where they have 6, and for none where they have 8; then codes have 16 bits, in the order (0, 2, 1, 3), as
-// the even and the odd bytes of a weight's four.
+// What codes of x are multiplied as. With VNNI four of a byte lie beside each other, in planes of upper and of
+// lower bytes. Without, products of two bytes are summed in 16 bits: there is room for eight such sums where
+// weights have 4 bits, for two where they have 6, and for none where they have 8; then codes have 16 bits, in
+// the order (0, 2, 1, 3), as the even and the odd bytes of a weight's four.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 template <Coding C>
 using CodeOf = int8_t;
@@ -20,9 +20,8 @@ using CodeOf = int8_t;
 template <Coding C>
 using CodeOf = std::conditional_t<C == Coding::int8, int16_t, int8_t>;
 #endif
-inline int64_t code_size(Coding coding) {
-  return coding == Coding::int8 ? sizeof(CodeOf<Coding::int8>) : sizeof(CodeOf<Coding::int4>);
-}
+template <Coding C>
+constexpr int64_t kPlanes = kCodeBytes / int64_t(sizeof(CodeOf<C>));
 
 constexpr int64_t kCodeRowsPiece = 1 << 13;  // numbers
 
@@ -62,39 +61,49 @@ inline void store_codes(int16_t* to, Ints whole) {
 }
 #endif
 
+// The codes of a register, from place `i` on: planes are `stride` codes from each other.
+#ifndef __AVX512F__
+inline void put_codes(int16_t* codes, int64_t, int64_t i, Ints whole) { store_codes(codes + i, whole); }
+#endif
+inline void put_codes(int8_t* codes, int64_t stride, int64_t i, Ints whole) {
+  const Ints upper = (whole + 64) >> 7;
+  store_codes(codes + i, upper);
+  store_codes(codes + stride + i, whole - (upper << 7));
+}
+
 // [count] numbers, at most a group, as codes.
 template <class T, class Code>
-inline CodedGroup code_group(const T* x, int64_t count, int64_t group, Code* codes) {
+inline CodedGroup code_group(const T* x, int64_t count, int64_t group, Code* codes, int64_t stride) {
   // Sizes of numbers are in the order of their bits, NaN the last.
   Ints most = {};
   each_register(x, count, [&](Lanes value, int64_t) { most = max(most, (Ints)value & 0x7fffffff); });
   const int32_t bits = max_of(most);
   const auto greatest = load_as<float>(&bits);
   const bool is_finite = greatest < INFINITY;
-  // Of numbers so small that 127 over them is no float, nothing is left.
-  if (!is_finite || greatest <= 127 / FLT_MAX) {
-    std::memset(codes, 0, size_t(group) * sizeof(Code));
+  // Of numbers so small that kMostCode over them is no float, nothing is left.
+  if (!is_finite || greatest <= kMostCode / FLT_MAX) {
+    for (int64_t i = 0; i < group; i += kLanes) put_codes(codes, stride, i, Ints{});
     return {is_finite ? 0 : NAN, 0};
   }
-  const Lanes inverse = broadcast(127 / greatest);
+  const Lanes inverse = broadcast(kMostCode / greatest);
   Ints sums = {};
   each_register(x, count, [&](Lanes value, int64_t i) {
     const Ints whole = whole_of(value * inverse);
     sums += whole;
-    store_codes(codes + i, whole);
+    put_codes(codes, stride, i, whole);
   });
-  for (int64_t i = round_up(count, kLanes); i < group; i += kLanes) store_codes(codes + i, Ints{});
-  return {greatest / 127, sum_of(sums)};
+  for (int64_t i = round_up(count, kLanes); i < group; i += kLanes) put_codes(codes, stride, i, Ints{});
+  return {greatest / kMostCode, sum_of(sums)};
 }
 
 template <class T, class Code>
 inline void code_share(const CodeRowsArgs& args, Share share) {
   for (int64_t row = share.first; row < share.last; row++) {
     const T* x = static_cast<const T*>(args.x) + row * args.x_stride;
-    Code* codes = reinterpret_cast<Code*>(args.codes) + row * args.stride;
+    auto* codes = reinterpret_cast<Code*>(args.codes + row * args.stride * kCodeBytes);
     CodedGroup* groups = args.groups + row * args.groups_stride;
     for (int64_t k = 0; k < args.width; k += args.group, groups++) {
-      *groups = code_group(x + k, min(args.group, args.width - k), args.group, codes + k);
+      *groups = code_group(x + k, min(args.group, args.width - k), args.group, codes + k, args.stride);
     }
   }
 }

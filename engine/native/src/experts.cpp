@@ -80,12 +80,11 @@ void ExpertsMemory::gather(const ExpertsArgs& args) {
 void ExpertsMemory::multiply(const Kernels& kernels, LinearArgs all) {
   coded_.code(kernels, all);
   const int64_t size = size_of(all.dtype), weight = weight_bytes(all);
-  const int64_t code_size = kernels.code_size(all.quantization.coding);
   const auto of = [&](const Group& group) {
     LinearArgs args = all;
     args.m = group.count;
     args.x = static_cast<const char*>(all.x) + group.first * all.x_stride * size;
-    args.coded.codes += group.first * all.coded.stride * code_size;
+    args.coded.codes += group.first * all.coded.stride * kCodeBytes;
     args.coded.groups += group.first * all.coded.groups_stride;
     args.weight = static_cast<const char*>(all.weight) + group.expert * weight;
     args.out = static_cast<char*>(all.out) + group.first * all.out_stride * size;

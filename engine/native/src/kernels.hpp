@@ -59,18 +59,26 @@ constexpr int64_t bits_of(Coding coding) {
 constexpr int32_t middle_of(Coding coding) { return 1 << (bits_of(coding) - 1); }
 constexpr int64_t unit_of(Coding coding) { return coding == Coding::int5 ? 2 * kCodeUnit : kCodeUnit; }
 
-// Rows of x as whole numbers, which products with quantized weights read: x = scale code, a scale for
-// each row and group. `sum` is that of the group's codes.
+// Rows of x as whole numbers of 15 bits, which products with quantized weights read: x = scale code, a scale
+// for each row and group. `sum` is that of the group's codes. Of SmolLM2 135M (Q4_1), 96.3 % of the likeliest
+// next tokens are the unrounded ones with codes of 8 bits, and 99.9 % with these; greedy replies change.
 struct CodedGroup {
   float scale;
   int32_t sum;
 };
+constexpr int64_t kMostCode = 127 * 128;
+// A code is 128 upper + lower, two signed bytes in a plane each; or, where products are of 16 bits, one of
+// these.
+constexpr int64_t kCodeBytes = 2;
 struct CodedRows {
-  const int8_t* codes;  // [rows][stride]; where a level's code_size says so, of 16 bits
+  const int8_t* codes;  // [rows][2][stride]; or [rows][stride] of 16 bits
   int64_t stride;       // in codes
   const CodedGroup* groups;  // [rows][groups_stride]
   int64_t groups_stride;
 };
+// Features of the largest group whose sums 32 bits hold.
+constexpr int64_t kMostGroup = 512;
+static_assert(kMostGroup * kMostCode * 255 <= std::numeric_limits<int32_t>::max());
 
 // y = x W^T + bias, then the epilogue.
 //
@@ -122,15 +130,15 @@ constexpr int64_t coded_bytes(const Quantization& q, int64_t n, int64_t k) {
   return ceil_div(n, kPanel) * ceil_div(k, q.group) * group_bytes(q);
 }
 
-// Rows of x to codes, symmetric, rounded to nearest; a group's greatest number becomes 127. A group with
-// one that is not finite has the scale NaN.
+// Rows of x to codes, symmetric, rounded to nearest; a group's greatest number becomes kMostCode. A group
+// with one that is not finite has the scale NaN.
 struct CodeRowsArgs {
   DType dtype;
   Coding coding;  // of the weights that they are multiplied with
   int64_t rows, width, group;
   const void* x;
   int64_t x_stride;
-  int8_t* codes;  // [rows][stride], filled up with zeros to whole groups
+  int8_t* codes;  // as CodedRows has them, filled up with zeros to whole groups
   int64_t stride;
   CodedGroup* groups;  // [rows][groups_stride]
   int64_t groups_stride;
@@ -425,8 +433,6 @@ struct Kernels {
   int64_t (*linear_pieces)(const LinearArgs&, int threads);
   void (*linear)(const LinearArgs&, int threads, int64_t piece, Scratch&);
 
-  // Bytes of a code of x, by the coding of the weights.
-  int64_t (*code_size)(Coding);
   int64_t (*code_rows_pieces)(const CodeRowsArgs&, int threads);
   void (*code_rows)(const CodeRowsArgs&, int threads, int64_t piece, Scratch&);
   int64_t (*quantize_pieces)(const QuantizeArgs&, int threads);

@@ -24,7 +24,6 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .pack_linear = LEVEL::pack_linear,
       .linear_pieces = LEVEL::linear_pieces,
       .linear = LEVEL::linear,
-      .code_size = LEVEL::code_size,
       .code_rows_pieces = LEVEL::code_rows_pieces,
       .code_rows = LEVEL::code_rows,
       .quantize_pieces = LEVEL::quantize_pieces,

@@ -100,7 +100,7 @@ class Coded {
 
   static LinearKind kind(const LinearArgs& args) {
     const Quantization& q = args.quantization;
-    return {kCodeRowsAtOnce, max<int64_t>(1, kCodesChunk / q.group) * q.group, sizeof(CodeOf<C>),
+    return {kCodeRowsAtOnce, max<int64_t>(1, kCodesChunk / q.group) * q.group, kCodeBytes,
             ceil_div(args.k, q.group) * group_bytes(q)};
   }
   int64_t end() const { return groups_ * quantization_.group; }
@@ -116,7 +116,7 @@ class Coded {
   void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
                 const Ahead& ahead) const {
     row += first_row_;
-    multiply_codes<C>(reinterpret_cast<const CodeOf<C>*>(rows_.codes) + row * rows_.stride + k,
+    multiply_codes<C>(reinterpret_cast<const CodeOf<C>*>(rows_.codes) + row * kPlanes<C> * rows_.stride + k,
                       rows_.stride, rows_.groups + row * rows_.groups_stride + k / quantization_.group,
                       rows_.groups_stride, rows, reinterpret_cast<const uint8_t*>(at(panel, k)),
                       quantization_, features / quantization_.group, k == 0, c, ahead);

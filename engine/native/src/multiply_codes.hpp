@@ -1,8 +1,8 @@
 // Products of a few rows of x and one panel of quantized weights, in whole numbers.
 //
 // multiply_codes(x, x_stride, x_groups, groups_stride, rows, weight, q, count, first, c, ahead):
-// c[rows][kPanel] += x W^T over `count` groups, from 0 where `first`; rows are at most kCodeRowsAtOnce:
-// in vectors, or many of them in tiles of bytes, where the processor has any (AMX). Within a group sums
+// c[rows][kPanel] += x W^T over `count` groups, from 0 where `first`; a row of x is kPlanes of codes,
+// x_stride from each other; rows are at most kCodeRowsAtOnce: in vectors, or many of them in tiles of bytes, where the processor has any (AMX). Within a group sums
 // are exact; groups are added in their order, in float32, whatever else is computed beside them.
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace batchdeck::LEVEL {
 
-// In vectors. A row takes two registers for the sums of a group and two for the totals, which in groups of
-// 32 is worth more than more rows would be: their totals would be loaded and stored with each group.
+// In vectors. A row takes two registers for the sums of a group and plane, and two for the totals, which in
+// groups of 32 is worth more than more rows would be: their totals would be loaded and stored with each group.
 #ifdef __AVX512VNNI__
-constexpr int64_t kCodeRows = 8;
-#else
 constexpr int64_t kCodeRows = 4;
+#else
+constexpr int64_t kCodeRows = 2;
 #endif
 
 // Four codes of each of kLanes outputs, as they are multiplied. Sums are of 32 bits, or pairs of 16 that
@@ -114,6 +114,7 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
                                                   const uint8_t* weight, const Quantization& q,
                                                   int64_t count, bool first, float* c,
                                                   const Ahead& ahead) {
+  constexpr int kCodes = R * int(kPlanes<C>);
   constexpr bool kIsByte = C == Coding::int8;
   constexpr bool kHasUpper = bits_of(C) == 5 || bits_of(C) == 6;
   constexpr int64_t kFeatures = kIsByte ? 4 : 8;  // of a pair of lines
@@ -137,21 +138,24 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
     const CodedGroup* x_group = x_groups;
     const uint8_t* codes = weight;
     for (int64_t group = 0; group < count; group++, codes += bytes, of_x += q.group, x_group++) {
-      Ints sums[R][kPair];
+      // Of each plane of each row; the last one of a row begins with what the zero takes away.
+      Ints sums[kCodes][kPair];
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        const int32_t sum = q.has_zeros ? 0 : middle_of(C) * x_group[r * groups_stride].sum;
+      for (int r = 0; r < kCodes; r++) {
+        const bool is_last = r % kPlanes<C> == kPlanes<C> - 1;
+        const int32_t sum =
+            q.has_zeros || !is_last ? 0 : middle_of(C) * x_group[r / kPlanes<C> * groups_stride].sum;
         for (int v = 0; v < kPair; v++) sums[r][v] = Ints{} - sum;
       }
-      const auto add = [&](Ints(&part)[R][kPair], const Quads<C>(&quads)[kPair], const CodeOf<C>* from)
+      const auto add = [&](Ints(&part)[kCodes][kPair], const Quads<C>(&quads)[kPair], const CodeOf<C>* from)
                            __attribute__((always_inline)) {
 #pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
+        for (int r = 0; r < kCodes; r++) {
           for (int v = 0; v < kPair; v++) part[r][v] = quads[v].dot(part[r][v], from + r * x_stride);
         }
       };
       // Words of upper bits lie behind the pairs of lines.
-      const auto multiply = [&](Ints(&part)[R][kPair], int64_t pair, int64_t of_word, const Words(&upper)[kPair])
+      const auto multiply = [&](Ints(&part)[kCodes][kPair], int64_t pair, int64_t of_word, const Words(&upper)[kPair])
                                 __attribute__((always_inline)) {
         mine.ask(group * (pairs + 1) + pair, strip);
         Words w[kPair];
@@ -184,11 +188,11 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
         if constexpr (Quads<C>::kIsNarrow) {
 #pragma GCC unroll 4
           for (int64_t i = 0; i < kAtOnce; i += kNarrowPairs) {
-            Ints part[R][kPair] = {};
+            Ints part[kCodes][kPair] = {};
             multiply(part, pair + i, i, upper);
             if constexpr (kNarrowPairs > 1) multiply(part, pair + i + 1, i + 1, upper);
 #pragma GCC unroll 16
-            for (int r = 0; r < R; r++) {
+            for (int r = 0; r < kCodes; r++) {
               for (int v = 0; v < kPair; v++) sums[r][v] += Quads<C>::widened(part[r][v]);
             }
           }
@@ -206,7 +210,9 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
         const GroupScales of_group(q, scales, at + v * kLanes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-          totals[r][v] = of_group.added(totals[r][v], sums[r][v], x_group[r * groups_stride]);
+          Ints sum = sums[r * kPlanes<C>][v];
+          if constexpr (kPlanes<C> == 2) sum = (sum << 7) + sums[2 * r + 1][v];
+          totals[r][v] = of_group.added(totals[r][v], sum, x_group[r * groups_stride]);
         }
       }
     }
@@ -234,7 +240,8 @@ inline void multiply_codes_in_vectors(const CodeOf<C>* x, int64_t x_stride, cons
 }
 
 #ifdef __AMX_INT8__
-constexpr int64_t kCodeRowsAtOnce = kTileRows;
+// Tiles of upper bytes, and of lower ones where the other half of the rows would be.
+constexpr int64_t kCodeRowsAtOnce = kTileRows / 2;
 
 // [depth / 4][kPanel][4 of k] codes of a byte, of `depth` features from `first` on.
 template <Coding C>
@@ -272,36 +279,33 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
   constexpr int64_t kLine = kPanel * 4;  // bytes of a panel's four features
   const int64_t depth = q.group % 64 == 0 ? 64 : q.group % 32 == 0 ? 32 : 16;
   const int64_t steps = q.group / depth;
-  const bool is_lower = rows > 16;
   alignas(64) int32_t sums[kTileRows * kPanel];
   alignas(64) uint8_t memory[16 * kLine];
   const int64_t asked = ceil_div(group_bytes(q), 128);
-  shape_tiles(rows, depth);
+  shape_tiles(rows, rows, depth);
   for (int64_t group = 0; group < count; group++, x += q.group, x_groups++) {
     for (int64_t i = 0; i < asked; i++) ahead.ask(group * asked + i, 0);
     _tile_zero(0);
     _tile_zero(1);
-    if (is_lower) _tile_zero(2);
-    if (is_lower) _tile_zero(3);
+    _tile_zero(2);
+    _tile_zero(3);
     for (int64_t step = 0; step < steps; step++) {
       const uint8_t* codes = bytes_of<C>(weight, q.group, step * depth, depth, memory);
       const CodeOf<C>* from = x + step * depth;
       _tile_loadd(6, codes, kLine);
       _tile_loadd(7, codes + 64, kLine);
-      _tile_loadd(4, from, x_stride);
+      _tile_loadd(4, from, 2 * x_stride);
       _tile_dpbsud(0, 4, 6);
       _tile_dpbsud(1, 4, 7);
-      if (is_lower) {
-        _tile_loadd(5, from + 16 * x_stride, x_stride);
-        _tile_dpbsud(2, 5, 6);
-        _tile_dpbsud(3, 5, 7);
-      }
+      _tile_loadd(5, from + x_stride, 2 * x_stride);
+      _tile_dpbsud(2, 5, 6);
+      _tile_dpbsud(3, 5, 7);
     }
     constexpr int64_t kRow = kPanel * sizeof(int32_t);
     _tile_stored(0, sums, kRow);
     _tile_stored(1, sums + 16, kRow);
-    if (is_lower) _tile_stored(2, sums + 16 * kPanel, kRow);
-    if (is_lower) _tile_stored(3, sums + 16 * kPanel + 16, kRow);
+    _tile_stored(2, sums + 16 * kPanel, kRow);
+    _tile_stored(3, sums + 16 * kPanel + 16, kRow);
     const auto* scales =
         reinterpret_cast<const uint16_t*>(weight + kPanel * q.group * bits_of(C) / 8);
     for (int64_t at = 0; at < kPanel; at += kLanes) {
@@ -312,7 +316,9 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
         float* to = c + r * kPanel + at;
         Lanes before = {};
         if (!first || group > 0) before = load_as<Lanes>(to);
-        before = of_group.added(before, load_as<Ints>(sums + r * kPanel + at) - middle, of_row);
+        const auto upper = load_as<Ints>(sums + r * kPanel + at);
+        const auto lower = load_as<Ints>(sums + (16 + r) * kPanel + at);
+        before = of_group.added(before, (upper << 7) + (lower - middle), of_row);
         std::memcpy(to, &before, sizeof before);
       }
     }

@@ -20,13 +20,12 @@ struct alignas(64) TileShapes {
 
 // Tiles 0 to 3 hold sums, 4 and 5 x, 6 and 7 weights: of 16 rows and the rest. `depth` bytes of a row of x
 // are multiplied at once.
-inline void shape_tiles(int64_t rows, int64_t depth = 64) {
-  const auto upper = uint8_t(min<int64_t>(rows, 16)), lower = uint8_t(rows > 16 ? rows - 16 : 16);
+inline void shape_tiles(int64_t upper, int64_t lower, int64_t depth) {
   TileShapes shapes;
   for (int tile = 0; tile < 8; tile++) shapes.bytes[tile] = 64;
   for (int tile : {4, 5}) shapes.bytes[tile] = uint16_t(depth);
-  for (int tile : {0, 1, 4}) shapes.rows[tile] = upper;
-  for (int tile : {2, 3, 5}) shapes.rows[tile] = lower;
+  for (int tile : {0, 1, 4}) shapes.rows[tile] = uint8_t(upper);
+  for (int tile : {2, 3, 5}) shapes.rows[tile] = uint8_t(lower);
   for (int tile : {6, 7}) shapes.rows[tile] = uint8_t(depth / 4);
 #ifdef EMULATED_TILES  // by a test, where the processor has none
   emulated::shape(shapes.rows, shapes.bytes);
@@ -35,6 +34,10 @@ inline void shape_tiles(int64_t rows, int64_t depth = 64) {
   // written then.
   __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
 #endif
+}
+
+inline void shape_tiles(int64_t rows) {
+  shape_tiles(min<int64_t>(rows, 16), rows > 16 ? rows - 16 : 16, 64);
 }
 
 // Ordinary loads of a tile's lines ahead of the tile's own bring weights from memory faster than

@@ -46,11 +46,13 @@ bool is_equal() {
   const Quantization q{coding, between(0, 1) == 1, unit_of(coding) * between(1, 6)};
   const int64_t m = between(0, 1) ? between(1, 40) : between(41, 300);
   const int64_t n = between(1, 200), k = between(1, 1200), groups = ceil_div(k, q.group);
-  const auto x = some<int8_t>(m * groups * q.group, -127, 127);
+  const int64_t stride = groups * q.group;
+  const auto x = some<int8_t>(m * kCodeBytes * stride, -64, 63);
   std::vector<CodedGroup> x_groups;
   for (int64_t i = 0; i < m * groups; i++) {
     int32_t sum = 0;
-    for (int64_t j = 0; j < q.group; j++) sum += x[size_t(i * q.group + j)];
+    const int64_t begin = i / groups * kCodeBytes * stride + i % groups * q.group;
+    for (int64_t j = begin; j < begin + q.group; j++) sum += 128 * x[size_t(j)] + x[size_t(j + stride)];
     x_groups.push_back({float(between(1, 1000)) / 1000, sum});
   }
   const int64_t bytes = coded_bytes(q, n, k), group_size = kPanel * q.group * bits_of(q.coding) / 8;
@@ -60,7 +62,7 @@ bool is_equal() {
   }
   const LinearArgs args{.dtype = DType::f32, .out_dtype = DType::f32, .m = m, .n = n, .k = k,
                         .weight = weight.data(), .alpha = 1, .quantization = q,
-                        .coded = {x.data(), groups * q.group, x_groups.data(), groups}};
+                        .coded = {x.data(), stride, x_groups.data(), groups}};
   const auto expected = product(kernels_avx512(), args), found = product(kernels_amx(), args);
   if (!memcmp(expected.data(), found.data(), expected.size() * sizeof(float))) return true;
   printf("m %d n %d k %d group %d bits %d zeros %d\n", int(m), int(n), int(k), int(q.group),

@@ -214,7 +214,7 @@ void codes() {
   const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
   const CodeRowsArgs rows{.dtype = dtype, .coding = q.coding, .rows = m, .width = k, .group = q.group, .x = x.data,
                           .x_stride = x.stride,
-                          .codes = numbers<int8_t>(m * depth * kernels.code_size(q.coding)), .stride = depth,
+                          .codes = numbers<int8_t>(m * depth * kCodeBytes), .stride = depth,
                           .groups = numbers<CodedGroup>(m * groups), .groups_stride = groups};
   run_pieces(kernels.code_rows_pieces, kernels.code_rows, rows);
   run_pieces(kernels.linear_pieces, kernels.linear,

@@ -84,7 +84,7 @@ def check(loaded: LoadedModel, model: Any) -> None:
 
 
 def check_card(card: ModelCard) -> None:
-    """The card says what the activations' 8 bits change, which is little."""
+    """The card says what the activations' rounding changes, which is little."""
     assert (card.quantize, bool(card.packed_as)) == ("none", True)
     assert card.loss is not None
     assert card.loss.tokens == AT_LOAD.tokens
