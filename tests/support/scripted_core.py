@@ -56,7 +56,7 @@ def scripted_core(
         sampling=SAMPLING if name != BASE else SamplingParams(),
         sampling_sources={"temperature": "models.toml"} if name != BASE else {},
         has_chat_template=name != BASE,
-        switches_thinking=True,
+        switches_thinking=name != BASE,
         presets=PRESETS,
         off_path=off_path,
         off_kernels=off_kernels,

@@ -14,6 +14,7 @@ from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory
 from engine.builtin import MODEL_DIR
 from engine.model.estimate import Fit
+from engine.model.gguf.header import read_header
 from engine.model.registry import Registry
 from tests.support.gguf_files import save_gguf
 from tests.support.nvml import Gpu, install
@@ -106,7 +107,7 @@ def test_one_model_that_is_here_is_traced(
     assert here["fits"].endswith(" full contexts, without the largest step")
 
 
-def test_a_gguf_file_is_told_by_what_its_entry_states_and_traced(
+def test_the_header_of_a_gguf_file_adds_to_what_its_entry_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = tmp_path / "mine" / "weights.gguf"
@@ -115,7 +116,8 @@ def test_a_gguf_file_is_told_by_what_its_entry_states_and_traced(
     file = tmp_path / "models.toml"
     file.write_text(f'[mine]\nsource = "./mine"\ndtype = "float32"\n{STATED}')
     (listed,) = models.list_models(Registry.read(file), at(LOTS, device="cpu"))
-    assert (listed.loads_here, listed.weight_bytes, listed.token_bytes) == (True, 4_000_000, 200)
+    weighs = sum(one.num_bytes for one in read_header(weights).checkpoint.tensors)
+    assert (listed.loads_here, listed.weight_bytes, listed.token_bytes) == (True, weighs, 200)
     # 3 layers with a key and a value for each of 2 heads of 16 numbers
     traced = told(capsys, Registry.read(file), "mine")
     assert traced["a KV token"] == f"{3 * 2 * 2 * 16 * 4 / 1024:.1f} KiB"
