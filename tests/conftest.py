@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from app.process import heap
 from app.store import database
+from engine.model import verdicts
 from engine.native import kernels
 from tests.support.native import LEVELS, NEEDS, WANT, why_skipped
 from tests.support.smollm2 import smollm2  # noqa: F401
@@ -29,6 +30,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 # No test turns the machine off: the stores of a thousand tests need not wait for its disk.
 database.SYNCHRONOUS = "OFF"
+
+# A model is checked whenever a test loads it.
+verdicts.KEPT = False
 
 NO_SKIP = os.environ.get("BATCHDECK_NO_SKIP") == "1"
 

@@ -15,6 +15,7 @@ from engine.model.forward import Forward
 from engine.model.loss import LossProbe, Sample, fixed_text
 from engine.model.program.coded import Coded
 from engine.model.program.quantize import quantize, recognize
+from engine.model.verdicts import Verdict
 from engine.serving.loading import Progress
 from engine.text.codec import Encoder
 
@@ -30,6 +31,7 @@ class Coding:
         sample: over how much text it is measured what codes change.
 
     Attributes:
+        sample: as it was given.
         packed_as: the format of weights that stay as they were stored; empty if none do.
         loss: what codes change; None if there are none, or it could not be measured.
     """
@@ -37,7 +39,7 @@ class Coding:
     def __init__(self, name: str, method: str | None, sample: Sample) -> None:
         self._name = name
         self._method = method
-        self._sample = sample
+        self.sample = sample
         self._probe: LossProbe | None = None
         self.packed_as = ""
         self.loss: QuantizationLoss | None = None
@@ -53,6 +55,7 @@ class Coding:
         num_bytes: int,
         compact: CompactWeights,
         unpacked: bool,
+        known: Verdict | None = None,
     ) -> Coded | None:
         """Which weights are multiplied as codes, if any; what the model says before is kept.
 
@@ -63,6 +66,7 @@ class Coding:
             num_bytes: of the checkpoint, for the report of progress.
             compact: the parameters that stay as they are stored.
             unpacked: whether there are others that were stored as codes, and are floats now.
+            known: what was found when the model was checked before.
 
         Raises:
             ModelError, InvalidConfigError: as `quantize`.
@@ -80,7 +84,10 @@ class Coding:
             coded = recognize(model, envelope, shape, coded)
         if self._method is not None and coded is not None and coded.has_codes:
             self.packed_as = self._method
-            progress("measuring what 8 bits of activations change", num_bytes, num_bytes)
+            if known is not None:
+                self.loss = known.loss
+                return coded
+            progress("measuring what rounded activations change", num_bytes, num_bytes)
             self._listen(model, encoder)
         return coded
 
@@ -101,5 +108,5 @@ class Coding:
         )
 
     def _listen(self, model: PreTrainedModel, encoder: Encoder) -> None:
-        token_ids = fixed_text(encoder, self._sample)
+        token_ids = fixed_text(encoder, self.sample)
         self._probe = None if token_ids is None else LossProbe(model, token_ids)

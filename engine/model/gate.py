@@ -22,7 +22,7 @@ from engine.api.errors import ModelError, cause_of
 from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
 from engine.model.device import is_out_of_memory
-from engine.model.forward import Forward, pick_backend
+from engine.model.forward import Forward, make_forward, pick_backend
 from engine.model.latents import ExpansionError
 from engine.model.miniature import miniature
 from engine.model.program.coded import Coded
@@ -42,7 +42,7 @@ _OTHER_LAYER_TYPES = ("linear_attention", "conv", "mamba", "hybrid", "hybrid_sli
 # Largest difference of a row's logits from the expected ones, as the quotient of their norms. A
 # wrong computation gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and
 # 0.3 where it makes single tokens change their expert. So in such types, and where activations are
-# rounded to 8 bits, the median row counts, and a float32 model of the same class has to pass too.
+# rounded to 15 bits, the median row counts, and a float32 model of the same class has to pass too.
 _TOLERANCE = 1e-3
 _COARSE_TOLERANCE = 0.25
 # That of the small models. Some layers of transformers compute a decoded token a little otherwise
@@ -97,6 +97,8 @@ def checked_forward(
     backend: str | None = None,
     coded: Coded | None = None,
     apart: Sequence[Wrong] = (),
+    *,
+    is_known: bool = False,
 ) -> Forward:
     """A model's forward pass, once its logits have been compared with the model's own eager ones.
 
@@ -108,6 +110,8 @@ def checked_forward(
         model: frozen (`engine.model.rope`), on its device.
         backend, coded, apart: as `engine.model.forward.make_forward` takes them. A quantized model
             is compared with what its codes mean.
+        is_known: whether the model has passed here before. Then a program of it is only compared
+            with the model operation by operation, as it is made.
 
     Raises:
         ModelError: they differ, or are not finite.
@@ -116,6 +120,8 @@ def checked_forward(
             cases the model may have lost weights and cannot be used any more.
     """
     backend = backend or pick_backend(*cache_shapes(config, shape))
+    if is_known:
+        return make_forward(model, config, shape, backend, coded, apart)
     _check_class(model, config, shape, backend)
     name, script = type(model).__name__, short_script(shape.vocab_size, config.block_size)
     try:

@@ -21,6 +21,7 @@ from engine.api.errors import EngineError, ModelError
 from engine.api.knobs import Knobs
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shapes
+from engine.model import verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.coding import Coding
@@ -66,6 +67,7 @@ from engine.model.size_text import show_bytes
 from engine.model.sizes import check_elements
 from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
+from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights
 from engine.native import kernels
 from engine.serving.loading import LoadedModel, Progress
@@ -316,15 +318,19 @@ class _Preparation:
         """The same, as the model was traced. If kernels of ours are wrong, the weights are read
         again, and torch computes the operations of these, or all if it has to.
         """
-        apart: tuple[Wrong, ...] = ()
+        key = self._verdict_key()
+        known = verdicts.find(key)
+        apart = () if known is None else known.apart
         while True:
             try:
-                forward = self._load(self._backend, self._envelope, encoder, progress, apart)
+                forward = self._load(self._backend, self._envelope, encoder, progress, apart, known)
             except MismatchError as error:
                 # The error is logged as text, because a log that kept the error itself would keep
                 # its frames, and with them the model.
                 reason, wrong = str(error), error.wrong
             else:
+                if known is None and self._is_judged(forward):
+                    verdicts.keep(key, Verdict(apart, self._coding.loss))
                 if self._backend == "triton" and isinstance(forward, ModuleForward):
                     return forward, self._plan("triton modules")
                 return forward, self._with_what_is_left(self._envelope, forward)
@@ -333,7 +339,7 @@ class _Preparation:
             if not wrong:
                 break
             # None of these is in `apart`, so that this comes to an end.
-            apart += wrong
+            apart, known = apart + wrong, None
             logger.warning("%s: %s; torch computes this instead", self._entry.name, reason)
         if self._quantize != "none":
             raise ModelError(
@@ -386,6 +392,7 @@ class _Preparation:
         encoder: Encoder,
         progress: Progress,
         apart: Sequence[Wrong] = (),
+        known: Verdict | None = None,
     ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
         model, compact = self._read_weights(backend, progress)
@@ -396,10 +403,12 @@ class _Preparation:
             one.is_unpacked or (one.kind and not compact) for one in self._weights
         )
         coded = self._coding.find(
-            model, envelope, shape, backend, encoder, progress, total, compact, unpacked
+            model, envelope, shape, backend, encoder, progress, total, compact, unpacked, known
         )
         progress("testing the model", total, total)
-        forward = checked_forward(model, envelope, shape, backend, coded, apart)
+        forward = checked_forward(
+            model, envelope, shape, backend, coded, apart, is_known=known is not None
+        )
         kept = _kept_bytes(forward)
         if coded is not None or kept:
             saved_bytes = 0 if coded is None else coded.saved_bytes
@@ -416,6 +425,23 @@ class _Preparation:
                 show_bytes(self.needs.served_bytes),
             )
         return forward
+
+    def _verdict_key(self) -> str:
+        return verdicts.key_of(
+            (one.file for one in self._checkpoint.tensors),
+            self._checkpoint.fingerprint,
+            self._config.to_json_string(),
+            self._key,
+            self._backend,
+            self._envelope.max_model_len,
+            self._coding.sample,
+        )
+
+    def _is_judged(self, forward: Forward) -> bool:
+        """Whether what the checks found holds for the next loading, too. Weights that are quantized
+        are compared each time, with what they were.
+        """
+        return isinstance(forward, ProgramForward) and self._quantize == "none"
 
     def _read_weights(
         self, backend: str, progress: Progress
