@@ -19,6 +19,7 @@ def save_gguf(
     *,
     template: str | None = None,
     part_tensors: int = 0,
+    is_tied: bool = False,
     **more: Any,
 ) -> PreTrainedModel:
     """Write a model of the zoo; returns the model as it was before its layers were quantized.
@@ -26,6 +27,7 @@ def save_gguf(
     Args:
         kind: type of the matrices; the others stay in float32.
         part_tensors: most tensors of a part, where the model is written in several.
+        is_tied: whether the embedding is the head, too.
         more: keys and strings that are written too.
     """
     # transformers takes the heads of these for as wide as those of all that were published.
@@ -41,7 +43,7 @@ def save_gguf(
         file,
         model.config,
         spelled,
-        model.state_dict(),
+        {k: v for k, v in model.state_dict().items() if not (is_tied and k == "lm_head.weight")},
         kind,
         ends={"eos": END_ID, "unk": 0},
         merges=["H e"],

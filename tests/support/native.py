@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pytest
@@ -42,6 +44,19 @@ def why_skipped() -> str:
     """Why there are no kernels: for want of instructions, or because none were built."""
     reason = native.why_not()
     return WANT + NEEDS["avx2"] if "lacks AVX2" in reason else f"no native kernels here: {reason}"
+
+
+@contextmanager
+def at_level(name: str) -> Iterator[None]:
+    """Have the kernels of another level meanwhile."""
+    module = kernels()
+    assert module is not None
+    before = module.level()
+    module.choose_level(name)
+    try:
+        yield
+    finally:
+        module.choose_level(before)
 
 
 def kernels_or_skip() -> ModuleType:

@@ -27,7 +27,7 @@ from tests.engine.model.quantized.test_formats import PROMPTS
 from tests.support.checkpoints import save_checkpoint
 from tests.support.gguf_files import save_gguf
 from tests.support.loading import load
-from tests.support.native import kernels_or_skip
+from tests.support.native import EACH_LEVEL, at_level, kernels_or_skip
 from tests.support.quantized import save_quantized
 
 native = kernels_or_skip()
@@ -123,22 +123,37 @@ def test_what_no_kernel_serves_is_unpacked(
     loaded.close()
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
+@pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("level", EACH_LEVEL)
 def test_blocks_of_a_gguf_file_are_packed_as_they_are(
-    tmp_path: Path, name: str, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    is_tied: bool,
+    kind: str,
+    dtype: str,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No weight is looked at as numbers: blocks go from the file to the kernels."""
+    """No weight is looked at as numbers: blocks go from the file to the kernels, at every level and
+    in every type, and no operation is left to torch.
+    """
     monkeypatch.setattr(coding, "recognize", None)
     file = tmp_path / "model.gguf"
-    save_gguf(file, name, kind)
-    loaded = load(file, dtype=dtype)
+    save_gguf(file, "llama", kind, is_tied=is_tied)
+    with at_level(level):
+        loaded = load(file, dtype=dtype)
+        assert (loaded.card.off_path, loaded.card.off_kernels) == ((), "")
+        check_packed(loaded, file, kind)
+
+
+def check_packed(loaded: LoadedModel, file: Path, kind: str) -> None:
+    """A model whose blocks stay packed computes what transformers makes of the file."""
     assert loaded.shape.saved_bytes > 0
     assert (loaded.card.packed_as, loaded.card.attention[:3]) == (f"GGUF {kind}", "cpu")
     check_card(loaded.card)
     own: Any = AutoModelForCausalLM
-    check(loaded, own.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32))
+    check(loaded, own.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32))
 
 
 def test_numbers_of_a_gguf_file_are_packed_as_they_are(
