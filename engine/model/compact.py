@@ -171,11 +171,14 @@ class CompactWeights:
             yield
 
     @contextmanager
-    def computing(self, target: Any, args: tuple[Any, ...], given: list[Tensor]) -> Iterator[None]:
+    def computing(
+        self, targets: tuple[Any, ...], args: tuple[Any, ...], given: list[Tensor]
+    ) -> Iterator[None]:
         """As `unpacked`, of all that a recorded call needs.
 
         Args:
-            target: the module, or the function, that was called.
+            targets: the module, or the function, that was called, and modules that are needed
+                besides.
             args: of the call.
             given: the tensors among them.
         """
@@ -183,9 +186,10 @@ class CompactWeights:
             yield
             return
         needed = [*given]
-        if isinstance(target, nn.Module):
-            needed += target.parameters()
-        with self.unpacked(needed, _rows_looked_up(target, args)):
+        for target in targets:
+            if isinstance(target, nn.Module):
+                needed += target.parameters()
+        with self.unpacked(needed, _rows_looked_up(targets[0], args)):
             yield
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -138,7 +138,9 @@ class _Reader:
             return
         try:
             address, tensor = next(iter(made.items()))
-            with self._compact.computing(call.target, call.args, inputs):
+            # Experts are read together with their router, which is beside them.
+            beside = call.scope[-2:-1] if are_experts(inputs) else ()
+            with self._compact.computing((call.target, *beside), call.args, inputs):
                 operations = self._read_call(call, tensor)
             self._provenance.operations += operations
             # Nothing reads what was there before a change any more: whoever looks there sees this.

@@ -165,56 +165,65 @@ def _stored(
     group: Mapping[str, StoredTensor],
 ) -> StoredWeight:
     weight = StoredWeight(name, group, partial(_unpack, gguf, processor, names, name, group))
-    if len(group) > 1:
+    kinds = {(stored.dtype, stored.shape[-1]) for stored in group.values() if len(stored.shape) > 1}
+    if len(kinds) != 1 or any(len(stored.shape) < 2 for stored in group.values()):
         return weight
-    (own, stored), *_ = group.items()
+    ((dtype, width),) = kinds
     native = kernels()
-    is_coded = native is not None and stored.dtype in block_types(native)
-    if len(stored.shape) < 2 or not (is_coded or stored.dtype in FLOATS):
-        return weight
-    order = _order_of_rows(processor, names, own, stored)
+    is_coded = native is not None and dtype in block_types(native)
+    order = _order_of_rows(processor, names, name, group) if is_coded or dtype in FLOATS else None
     if order is None:
         return weight
-    kind = stored.dtype if is_coded else ""
-    return replace(weight, blocks=partial(_in_order, own, order), kind=kind, shape=stored.shape)
+    shape = (*order.shape, width)
+    blocks = partial(_in_order, tuple(group), order)
+    return replace(weight, blocks=blocks, kind=dtype if is_coded else "", shape=shape)
 
 
 def _order_of_rows(
-    processor: Any, names: Mapping[str, str], own: str, stored: StoredTensor
+    processor: Any, names: Mapping[str, str], name: str, group: Mapping[str, StoredTensor]
 ) -> Tensor | None:
-    """Which of a tensor's rows each row of the weight is, if the weight has just these rows.
+    """Which row of its tensors, one behind the other, each row of a weight is: [..., rows]; None if
+    it has not just these rows.
 
     transformers is handed the rows' numbers, in two columns, and what it makes of them is read.
     """
-    rows = math.prod(stored.shape[:-1])
-    numbers = np.arange(2.0 * rows).reshape(*stored.shape[:-1], 2)
+    parsed: dict[str, dict[str, Any]] = {"tensors": {}}
+    before = 0
     try:
-        done = processor.process(
-            weights=numbers,
-            name=own,
-            tensor_key_mapping=names,
-            parsed_parameters={"tensors": {}},
-        )
+        for own, stored in group.items():
+            rows = math.prod(stored.shape[:-1])
+            numbers = np.arange(2.0 * before, 2.0 * (before + rows)).reshape(*stored.shape[:-1], 2)
+            done = processor.process(
+                weights=numbers, name=own, tensor_key_mapping=names, parsed_parameters=parsed
+            )
+            if done.name is not None:
+                parsed["tensors"][name] = done.weights
+            before += rows
+        made = np.asarray(parsed["tensors"][name], dtype=np.float64)
     except Exception:  # it wants more than the rows
         return None
-    made = np.asarray(done.weights, dtype=np.float64)
-    if done.name is None or made.shape != numbers.shape:
+    if made.ndim < 2 or made.shape[-1] != 2 or made.size != 2 * before:
         return None
-    order = (made.reshape(rows, 2)[:, 0] / 2).astype(np.int64)
-    if not np.array_equal(made.reshape(rows, 2), numbers.reshape(rows, 2)[order % rows]):
+    order = (made[..., 0] / 2).astype(np.int64)
+    is_one = np.array_equal(np.sort(order, axis=None), np.arange(before))
+    if not is_one or not np.array_equal(made[..., 1], 2 * order + 1):
         return None
     return torch.from_numpy(order)
 
 
-def _in_order(own: str, order: Tensor, parts: dict[str, Tensor]) -> Tensor:
+def _in_order(group: tuple[str, ...], order: Tensor, parts: dict[str, Tensor]) -> Tensor:
     """Rows in the order in which the weight has them: of blocks, uint8 [rows, bytes], or of
-    numbers.
+    numbers, [..., rows, numbers].
     """
-    stored = parts[own]
-    rows = stored.view(len(order), -1)
-    is_same = bool((order == torch.arange(len(order))).all())
-    made = rows if is_same else rows[order]
-    return made if stored.ndim == 1 else made.view(stored.shape)
+    count, are_blocks = order.numel(), parts[group[0]].ndim == 1
+    if len(group) == 1:
+        rows = parts[group[0]].view(count, -1)
+    else:
+        width = sum(parts[own].numel() for own in group) // count
+        rows = torch.cat([parts[own].view(-1, width) for own in group])
+    flat = order.flatten()
+    made = rows if torch.equal(flat, torch.arange(count)) else rows[flat]
+    return made if are_blocks else made.view(*order.shape, -1)
 
 
 def _unpack(

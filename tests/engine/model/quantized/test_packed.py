@@ -22,6 +22,7 @@ from engine.model.program import forward
 from engine.model.program.coded import Coded
 from engine.model.program.quantize import recognize
 from engine.model.program.verify import MismatchError
+from engine.model.quantized import gguf as gguf_file
 from engine.serving.loading import LoadedModel
 from tests.engine.model.quantized.test_formats import PROMPTS
 from tests.support.checkpoints import save_checkpoint
@@ -243,3 +244,23 @@ def test_all_blocks_of_a_type_are_recognized(kind: str, dtype: torch.dtype) -> N
     greatest = weight.float().abs().view(200, -1, group).amax(-1).repeat_interleave(group, 1)
     assert ((meant - weight.float()).abs() <= greatest * 3.6 * 2.0**-8).all()
     assert (meant - weight.float()).norm() <= weight.float().norm() * 2.0**-8
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q8_0"])
+def test_experts_of_a_gguf_file_are_packed_as_they_are(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gates and ups are two tensors in the file, and one in the model."""
+    file = tmp_path / "model.gguf"
+    save_gguf(file, "qwen3_moe", kind)
+    with monkeypatch.context() as patched:
+        patched.setattr(gguf_file, "_order_of_rows", lambda *args: None)
+        floats = load(file)
+    expected = logits(floats)
+    floats.close()
+    monkeypatch.setattr(coding, "recognize", None)
+    loaded = load(file)
+    assert (loaded.card.off_path, loaded.card.packed_as) == ((), f"GGUF {kind}")
+    assert loaded.shape.saved_bytes > 0
+    assert float((logits(loaded) - expected).norm() / expected.norm()) < 0.01
+    loaded.close()
