@@ -28,7 +28,7 @@ void CodedMemory::code(const Kernels& kernels, LinearArgs& args) {
   const Room room(args, args.m);
   auto* memory = static_cast<char*>(memory_.get(size_t(room.bytes)));
   auto* groups = reinterpret_cast<CodedGroup*>(memory + room.codes);
-  const CodeRowsArgs coding{.dtype = args.dtype, .coding = args.quantization.coding, .rows = args.m, .width = args.k,
+  const CodeRowsArgs coding{.dtype = args.dtype, .rows = args.m, .width = args.k,
                             .group = args.quantization.group, .x = args.x,
                             .x_stride = args.x_stride,
                             .codes = reinterpret_cast<int8_t*>(memory), .stride = room.stride,

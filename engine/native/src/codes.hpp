@@ -10,18 +10,15 @@
 namespace batchdeck::LEVEL {
 
 // What codes of x are multiplied as. With VNNI four of a byte lie beside each other, in planes of upper and of
-// lower bytes. Without, products of two bytes are summed in 16 bits: there is room for eight such sums where
-// weights have 4 bits, for two where they have 6, and for none where they have 8; then codes have 16 bits, in
-// the order (0, 2, 1, 3), as the even and the odd bytes of a weight's four.
+// lower bytes. Without, products are of 16 bits, and so are codes, in the order (0, 2, 1, 3), as the even and
+// the odd bytes of a weight's four: products of bytes, whose sums of 16 bits overflow after a few, make two
+// thirds as many (32 rows of Q4_0, two Zen 5 cores held to AVX2).
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-template <Coding C>
 using CodeOf = int8_t;
 #else
-template <Coding C>
-using CodeOf = std::conditional_t<C == Coding::int8, int16_t, int8_t>;
+using CodeOf = int16_t;
 #endif
-template <Coding C>
-constexpr int64_t kPlanes = kCodeBytes / int64_t(sizeof(CodeOf<C>));
+constexpr int64_t kPlanes = kCodeBytes / int64_t(sizeof(CodeOf));
 
 constexpr int64_t kCodeRowsPiece = 1 << 13;  // numbers
 
@@ -116,8 +113,7 @@ inline void code_rows_as(const CodeRowsArgs& args, Share share) {
 
 inline void code_rows(const CodeRowsArgs& args, int threads, int64_t piece, Scratch&) {
   const Share share = share_of(args.rows, code_rows_pieces(args, threads), piece);
-  if (args.coding == Coding::int8) return code_rows_as<CodeOf<Coding::int8>>(args, share);
-  code_rows_as<CodeOf<Coding::int4>>(args, share);
+  code_rows_as<CodeOf>(args, share);
 }
 
 }  // namespace batchdeck::LEVEL

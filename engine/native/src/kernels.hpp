@@ -134,7 +134,6 @@ constexpr int64_t coded_bytes(const Quantization& q, int64_t n, int64_t k) {
 // with one that is not finite has the scale NaN.
 struct CodeRowsArgs {
   DType dtype;
-  Coding coding;  // of the weights that they are multiplied with
   int64_t rows, width, group;
   const void* x;
   int64_t x_stride;

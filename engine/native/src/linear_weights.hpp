@@ -116,7 +116,7 @@ class Coded {
   void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
                 const Ahead& ahead) const {
     row += first_row_;
-    multiply_codes<C>(reinterpret_cast<const CodeOf<C>*>(rows_.codes) + row * kPlanes<C> * rows_.stride + k,
+    multiply_codes<C>(reinterpret_cast<const CodeOf*>(rows_.codes) + row * kPlanes * rows_.stride + k,
                       rows_.stride, rows_.groups + row * rows_.groups_stride + k / quantization_.group,
                       rows_.groups_stride, rows, reinterpret_cast<const uint8_t*>(at(panel, k)),
                       quantization_, features / quantization_.group, k == 0, c, ahead);

@@ -17,15 +17,12 @@ namespace batchdeck::LEVEL {
 #ifdef __AVX512VNNI__
 constexpr int64_t kCodeRows = 4;
 #else
-constexpr int64_t kCodeRows = 2;
+constexpr int64_t kCodeRows = kPlanes == 2 ? 2 : 3;
 #endif
 
-// Four codes of each of kLanes outputs, as they are multiplied. Sums are of 32 bits, or pairs of 16 that
-// hold kMostNarrow of them.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-template <Coding C>
+// Four codes of each of kLanes outputs, as they are multiplied.
 struct Quads {
-  static constexpr bool kIsNarrow = false;
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   explicit Quads(Words bytes) : bytes(bytes) {}
   Ints dot(Ints sums, const int8_t* x) const {
     const Words four = Words{} + load_as<uint32_t>(x);
@@ -35,27 +32,8 @@ struct Quads {
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)bytes, (__m256i)four);
 #endif
   }
-  static Ints widened(Ints sums) { return sums; }
   Words bytes;
-};
 #else
-template <Coding C>
-struct Quads {
-  static constexpr bool kIsNarrow = true;
-  explicit Quads(Words bytes) : bytes(bytes) {}
-  Ints dot(Ints sums, const int8_t* x) const {
-    const Words four = Words{} + load_as<uint32_t>(x);
-    const __m256i pairs = _mm256_maddubs_epi16((__m256i)bytes, (__m256i)four);
-    return (Ints)_mm256_add_epi16((__m256i)sums, pairs);
-  }
-  static Ints widened(Ints sums) {
-    return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
-  }
-  Words bytes;
-};
-template <>
-struct Quads<Coding::int8> {
-  static constexpr bool kIsNarrow = false;
   explicit Quads(Words bytes)
       : even(bytes & 0x00ff00ff), odd((Words)_mm256_srli_epi16((__m256i)bytes, 8)) {}
   Ints dot(Ints sums, const int16_t* x) const {
@@ -63,16 +41,9 @@ struct Quads<Coding::int8> {
     return sums + (Ints)_mm256_madd_epi16((__m256i)even, (__m256i)first) +
            (Ints)_mm256_madd_epi16((__m256i)odd, (__m256i)second);
   }
-  static Ints widened(Ints sums) { return sums; }
   Words even, odd;
-};
 #endif
-// Quads whose sums of 16 bits hold.
-template <Coding C>
-constexpr int64_t kMostNarrow = C == Coding::int4 ? 8 : C == Coding::int5 ? 4 : 2;
-static_assert(kMostNarrow<Coding::int4> * 2 * 15 * 127 <= INT16_MAX);
-static_assert(kMostNarrow<Coding::int5> * 2 * 31 * 127 <= INT16_MAX);
-static_assert(kMostNarrow<Coding::int6> * 2 * 63 * 127 <= INT16_MAX);
+};
 
 // The upper bits of quad j of a word (kernels.hpp), where they belong in a byte.
 template <Coding C>
@@ -109,19 +80,17 @@ struct GroupScales {
 };
 
 template <int R, Coding C>
-__attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_stride,
+__attribute__((noinline)) void multiply_code_rows(const CodeOf* x, int64_t x_stride,
                                                   const CodedGroup* x_groups, int64_t groups_stride,
                                                   const uint8_t* weight, const Quantization& q,
                                                   int64_t count, bool first, float* c,
                                                   const Ahead& ahead) {
-  constexpr int kCodes = R * int(kPlanes<C>);
+  constexpr int kCodes = R * int(kPlanes);
   constexpr bool kIsByte = C == Coding::int8;
   constexpr bool kHasUpper = bits_of(C) == 5 || bits_of(C) == 6;
   constexpr int64_t kFeatures = kIsByte ? 4 : 8;  // of a pair of lines
   constexpr int64_t kPairsAWord = unit_of(C) / kFeatures;
-  // Pairs that are unrolled: those of a word, or those whose narrow sums are widened together.
-  constexpr int64_t kAtOnce = kHasUpper ? kPairsAWord : Quads<C>::kIsNarrow ? 2 : 1;
-  constexpr int64_t kNarrowPairs = kIsByte ? 1 : min<int64_t>(kMostNarrow<C> / 2, 2);
+  constexpr int64_t kAtOnce = kHasUpper ? kPairsAWord : 1;  // pairs that are unrolled: those of a word
   const int64_t pairs = q.group / kFeatures, bytes = group_bytes(q);
   const Ahead mine = ahead;
   for (int strip = 0; strip < kStrips; strip++) {
@@ -134,7 +103,7 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
         if (!first) totals[r][v] = load_as<Lanes>(c + r * kPanel + at + v * kLanes);
       }
     }
-    const CodeOf<C>* of_x = x;
+    const CodeOf* of_x = x;
     const CodedGroup* x_group = x_groups;
     const uint8_t* codes = weight;
     for (int64_t group = 0; group < count; group++, codes += bytes, of_x += q.group, x_group++) {
@@ -142,12 +111,12 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
       Ints sums[kCodes][kPair];
 #pragma GCC unroll 16
       for (int r = 0; r < kCodes; r++) {
-        const bool is_last = r % kPlanes<C> == kPlanes<C> - 1;
+        const bool is_last = r % kPlanes == kPlanes - 1;
         const int32_t sum =
-            q.has_zeros || !is_last ? 0 : middle_of(C) * x_group[r / kPlanes<C> * groups_stride].sum;
+            q.has_zeros || !is_last ? 0 : middle_of(C) * x_group[r / kPlanes * groups_stride].sum;
         for (int v = 0; v < kPair; v++) sums[r][v] = Ints{} - sum;
       }
-      const auto add = [&](Ints(&part)[kCodes][kPair], const Quads<C>(&quads)[kPair], const CodeOf<C>* from)
+      const auto add = [&](Ints(&part)[kCodes][kPair], const Quads(&quads)[kPair], const CodeOf* from)
                            __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int r = 0; r < kCodes; r++) {
@@ -162,21 +131,21 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
         for (int v = 0; v < kPair; v++) {
           w[v] = load_as<Words>(codes + pair * 4 * kPanel + 4 * (at + v * kLanes));
         }
-        const CodeOf<C>* from = of_x + pair * kFeatures;
+        const CodeOf* from = of_x + pair * kFeatures;
         if constexpr (kIsByte) {
-          add(part, {Quads<C>(w[0]), Quads<C>(w[1])}, from);
+          add(part, {Quads(w[0]), Quads(w[1])}, from);
         } else {
           Words low[kPair], high[kPair];
           for (int v = 0; v < kPair; v++) {
             low[v] = w[v] & 0x0f0f0f0f;
             if constexpr (kHasUpper) low[v] |= upper_bits<C>(upper[v], 2 * of_word);
           }
-          add(part, {Quads<C>(low[0]), Quads<C>(low[1])}, from);
+          add(part, {Quads(low[0]), Quads(low[1])}, from);
           for (int v = 0; v < kPair; v++) {
             high[v] = w[v] >> 4 & 0x0f0f0f0f;
             if constexpr (kHasUpper) high[v] |= upper_bits<C>(upper[v], 2 * of_word + 1);
           }
-          add(part, {Quads<C>(high[0]), Quads<C>(high[1])}, from + 4);
+          add(part, {Quads(high[0]), Quads(high[1])}, from + 4);
         }
       };
       for (int64_t pair = 0; pair < pairs; pair += kAtOnce) {
@@ -185,18 +154,7 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
           const uint8_t* words = codes + (pairs + pair / kPairsAWord) * 4 * kPanel;
           for (int v = 0; v < kPair; v++) upper[v] = load_as<Words>(words + 4 * (at + v * kLanes));
         }
-        if constexpr (Quads<C>::kIsNarrow) {
-#pragma GCC unroll 4
-          for (int64_t i = 0; i < kAtOnce; i += kNarrowPairs) {
-            Ints part[kCodes][kPair] = {};
-            multiply(part, pair + i, i, upper);
-            if constexpr (kNarrowPairs > 1) multiply(part, pair + i + 1, i + 1, upper);
-#pragma GCC unroll 16
-            for (int r = 0; r < kCodes; r++) {
-              for (int v = 0; v < kPair; v++) sums[r][v] += Quads<C>::widened(part[r][v]);
-            }
-          }
-        } else if constexpr (kAtOnce == 1) {
+        if constexpr (kAtOnce == 1) {
           multiply(sums, pair, 0, upper);
         } else {
 #pragma GCC unroll 4
@@ -210,8 +168,8 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
         const GroupScales of_group(q, scales, at + v * kLanes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-          Ints sum = sums[r * kPlanes<C>][v];
-          if constexpr (kPlanes<C> == 2) sum = (sum << 7) + sums[2 * r + 1][v];
+          Ints sum = sums[r * kPlanes][v];
+          if constexpr (kPlanes == 2) sum = (sum << 7) + sums[2 * r + 1][v];
           totals[r][v] = of_group.added(totals[r][v], sum, x_group[r * groups_stride]);
         }
       }
@@ -226,7 +184,7 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
 }
 
 template <Coding C, int R = kCodeRows>
-inline void multiply_codes_in_vectors(const CodeOf<C>* x, int64_t x_stride, const CodedGroup* x_groups,
+inline void multiply_codes_in_vectors(const CodeOf* x, int64_t x_stride, const CodedGroup* x_groups,
                                       int64_t groups_stride, int64_t rows, const uint8_t* weight,
                                       const Quantization& q, int64_t count, bool first, float* c,
                                       const Ahead& ahead) {
@@ -272,7 +230,7 @@ inline const uint8_t* bytes_of(const uint8_t* group, int64_t features, int64_t f
 
 // As in vectors, to the bit.
 template <Coding C>
-inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const CodedGroup* x_groups,
+inline void multiply_codes_in_tiles(const CodeOf* x, int64_t x_stride, const CodedGroup* x_groups,
                                     int64_t groups_stride, int64_t rows, const uint8_t* weight,
                                     const Quantization& q, int64_t count, bool first, float* c,
                                     const Ahead& ahead) {
@@ -291,7 +249,7 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
     _tile_zero(3);
     for (int64_t step = 0; step < steps; step++) {
       const uint8_t* codes = bytes_of<C>(weight, q.group, step * depth, depth, memory);
-      const CodeOf<C>* from = x + step * depth;
+      const CodeOf* from = x + step * depth;
       _tile_loadd(6, codes, kLine);
       _tile_loadd(7, codes + 64, kLine);
       _tile_loadd(4, from, 2 * x_stride);
@@ -332,7 +290,7 @@ constexpr int64_t kCodeRowsAtOnce = kCodeRows;
 
 // Of at most kCodeRowsAtOnce rows.
 template <Coding C>
-inline void multiply_codes(const CodeOf<C>* x, int64_t x_stride, const CodedGroup* x_groups,
+inline void multiply_codes(const CodeOf* x, int64_t x_stride, const CodedGroup* x_groups,
                            int64_t groups_stride, int64_t rows, const uint8_t* weight,
                            const Quantization& q, int64_t count, bool first, float* c,
                            const Ahead& ahead) {

@@ -212,7 +212,7 @@ void codes() {
     for (int64_t row = 0; row < n; row++) kernels.recognize_row(looked_at, row);
   }
   const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
-  const CodeRowsArgs rows{.dtype = dtype, .coding = q.coding, .rows = m, .width = k, .group = q.group, .x = x.data,
+  const CodeRowsArgs rows{.dtype = dtype, .rows = m, .width = k, .group = q.group, .x = x.data,
                           .x_stride = x.stride,
                           .codes = numbers<int8_t>(m * depth * kCodeBytes), .stride = depth,
                           .groups = numbers<CodedGroup>(m * groups), .groups_stride = groups};
