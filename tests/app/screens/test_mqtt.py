@@ -370,6 +370,7 @@ async def test_a_request_goes_before_others_at_a_key(tmp_path: Path) -> None:
         first = stage.gateway.ask("bob", "", "one")
         second = stage.gateway.ask("alice", "", "two")
         await stage.turn(1)
+        await stage.turn()  # both wait on the screen, too
         await stage.press("f2", "down", "down")
         assert "+ Priority" in await stage.screen()
         table = stage.deck.panels.table

@@ -35,7 +35,7 @@ def test_a_model_that_was_refused_is_gone_when_the_next_one_is_measured(
     refused: list[weakref.ref[PreTrainedModel]] = []
     left: list[PreTrainedModel | None] = []
 
-    def refuse(model: PreTrainedModel, *_: object) -> None:
+    def refuse(model: PreTrainedModel, *_: object, **__: object) -> None:
         refused.append(weakref.ref(model))
         raise ModelError("refused")
 
@@ -62,9 +62,9 @@ def test_a_model_spent_on_kernels_that_are_wrong_is_gone_when_torch_gets_another
     spent: list[weakref.ref[PreTrainedModel]] = []
     check, read = loader.checked_forward, loader.load_weights
 
-    def wrong(model: PreTrainedModel, *args: Any) -> Any:
+    def wrong(model: PreTrainedModel, *args: Any, **known: Any) -> Any:
         if args[2] == "torch":
-            return check(model, *args)
+            return check(model, *args, **known)
         spent.append(weakref.ref(model))
         raise MismatchError("a kernel is wrong")
 
@@ -114,11 +114,11 @@ class TestNativeKernels:
         given_up: list[weakref.ref[PreTrainedModel]] = []
         free = self.LITTLE
 
-        def check(model: PreTrainedModel, *args: Any) -> Any:
+        def check(model: PreTrainedModel, *args: Any, **known: Any) -> Any:
             if args[2] == "cpu":
                 given_up.append(weakref.ref(model))
                 raise MismatchError("the kernel for norm differs")
-            return checked(model, *args)
+            return checked(model, *args, **known)
 
         def free_memory(device: torch.device) -> int:
             # What is free is asked for when the first model is gone.

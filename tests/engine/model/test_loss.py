@@ -167,7 +167,7 @@ def test_what_cannot_be_is_refused_before_weights_are_read(
 def test_a_kernel_that_differs_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch alone would compute it in more memory than was planned."""
 
-    def wrong(*args: object) -> object:
+    def wrong(*args: object, **kwargs: object) -> object:
         raise MismatchError("the kernel for linear differs from the model by 0.3")
 
     save_checkpoint(tmp_path, "llama")
