@@ -7,6 +7,7 @@ address space. The window has memory, and numbers, only while a module computes 
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -97,6 +98,25 @@ def block_types(native: ModuleType) -> dict[str, tuple[int, int, Any]]:
     """
     types: dict[str, tuple[int, int, Any]] = native.block_types()
     return types
+
+
+def packed_saving(stored: Iterable[tuple[str, tuple[int, ...]]], itemsize: int) -> int:
+    """By how many bytes weights are smaller that kernels multiply as they are stored.
+
+    Args:
+        stored: kind and shape of each weight; those without a kind save nothing.
+        itemsize: bytes of a number of the type that is computed in.
+    """
+    native = kernels()
+    if native is None:
+        return 0
+    types, saved = block_types(native), 0
+    for kind, shape in stored:
+        if kind:
+            *batch, n, k = shape
+            coded = math.prod(batch) * native.coded_size(n, k, types[kind][2])
+            saved += math.prod(shape) * itemsize - coded
+    return saved
 
 
 class CompactWeights:

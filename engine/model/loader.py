@@ -25,7 +25,7 @@ from engine.model import verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.coding import Coding
-from engine.model.compact import CompactWeights, block_types
+from engine.model.compact import CompactWeights, packed_saving
 from engine.model.device import (
     default_share,
     free_memory,
@@ -69,7 +69,6 @@ from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights
-from engine.native import kernels
 from engine.serving.loading import LoadedModel, Progress
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
@@ -250,22 +249,10 @@ class _Preparation:
         if self.traced.shape.saved_bytes:
             return self.traced.shape.saved_bytes
         if self._quantize == "none":
-            return self._packed_saving() if self._stays_packed else 0
+            stored = ((one.kind, one.shape) for one in self._weights if self._stays_packed)
+            return packed_saving(stored, self._dtype.itemsize)
         numbers = Numbers(self.traced.num_multiplied, self.traced.num_head)
         return numbers.saved(self._quantize, self._dtype.itemsize)
-
-    def _packed_saving(self) -> int:
-        """By how much the weights are smaller that stay packed."""
-        native = kernels()
-        types = {} if native is None else block_types(native)
-        saved = 0
-        for one in self._weights:
-            if one.kind:
-                *_, k = one.shape
-                numbers = math.prod(one.shape)
-                coded: int = native.coded_size(numbers // k, k, types[one.kind][2])  # type: ignore[union-attr]
-                saved += numbers * self._dtype.itemsize - coded
-        return saved
 
     def _plan_traced(self) -> tuple[str, EngineConfig]:
         """The backend and the envelope of the model as it was traced."""

@@ -47,7 +47,7 @@ from engine.model.program.linear_attention import convolve, recur
 from engine.model.program.rotation import rotate
 from engine.model.program.stage import Stage
 from engine.model.program.verify import MismatchError, Wrong, kind_of
-from engine.model.program.weights import Rows, Weight, dense
+from engine.model.program.weights import Weight, address_of, dense, floats, matrix_of
 from engine.model.state.slots import StateSlots
 
 RowWise = Norm | Linear | Gated | Elementwise | Experts
@@ -79,18 +79,20 @@ def weights_kept(graph: Graph, coded: Coded | None) -> int:
     have taken in their place: those that a kernel packs too, and those that it would have packed
     as codes.
     """
-    packed = {_address(one) for operation in graph.operations for one in _packed(operation)}
+    packed = {address_of(one) for operation in graph.operations for one in _packed(operation)}
     apart = [one.operation for one in graph.operations if isinstance(one, ByTorch)]
     weights = [
         weight
         for operation in apart
         for weight in _packed(operation)
-        if _address(weight) in packed or (coded is not None and coded.has(_matrix(weight)))
+        if address_of(weight) in packed or (coded is not None and coded.has(matrix_of(weight)))
     ]
     tables = [
-        one.table for one in apart if isinstance(one, Embed) and _address(one.table) in packed
+        one.table for one in apart if isinstance(one, Embed) and address_of(one.table) in packed
     ]
-    kept = {_address(one): _matrix(one).untyped_storage().nbytes() for one in (*weights, *tables)}
+    kept = {
+        address_of(one): matrix_of(one).untyped_storage().nbytes() for one in (*weights, *tables)
+    }
     return sum(kept.values())
 
 
@@ -111,10 +113,7 @@ def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
     """
 
     def own(weight: Weight) -> Weight:
-        if compact.of(_matrix(weight)) is None:
-            return weight
-        with compact.unpacked([_matrix(weight)]):
-            return dense(weight).to(dtype, copy=True)
+        return weight if compact.of(matrix_of(weight)) is None else floats(weight, compact, dtype)
 
     for one in graph.operations:
         match one:
@@ -124,16 +123,8 @@ def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
                 operation.table = own(operation.table)  # type: ignore[assignment]
 
 
-def _matrix(weight: Weight) -> Tensor:
-    return weight.matrix if isinstance(weight, Rows) else weight
-
-
-def _address(weight: Weight) -> int:
-    return _matrix(weight).untyped_storage().data_ptr()
-
-
 def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
-    """What an operation gives of some rows, each by itself, in float32 or a wider type of theirs.
+    """Compute an operation on some rows, each by itself, at least in float32.
 
     Products are computed in the type of their rows.
 
@@ -191,7 +182,7 @@ def _experts(operation: Experts, x: Tensor, logits: Tensor) -> Tensor:
 
 
 class Between:
-    """What torch runs between two stretches of a program on the CPU: modules as they are, and
+    """Runs by torch, between two segments of a program on the CPU, modules as they are and
     operations that were set apart.
 
     Args:
@@ -330,7 +321,7 @@ class Between:
             self._shares = {at: spent / seconds for at, spent in self._seconds.items()}
 
     def off_path(self) -> tuple[OffPath, ...]:
-        """What there is to run, with its share of the smallest step that `note` was given."""
+        """The operations that torch runs, with their share of the smallest step in `note`."""
         return off_path(
             (one.operation for one in self._stages),
             lambda operation: self._shares.get(id(operation)),
@@ -341,7 +332,7 @@ def off_path(
     operations: Iterable[Operation],
     share: Callable[[Operation], float | None] = lambda operation: None,
 ) -> tuple[OffPath, ...]:
-    """What torch computes of a program's operations: one for each kind and width.
+    """The operations of a program that torch computes: one entry for each kind and width.
 
     Args:
         share: of the time of a decode step, from 0 to 1; None where it was not measured.

@@ -4,7 +4,6 @@ codes mean, and by which scales. Coder finds the latter.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.model.compact import Compact, CompactWeights, block_types
-from engine.model.program.weights import Rows, Weight
+from engine.model.compact import Compact, CompactWeights, block_types, packed_saving
+from engine.model.program.weights import Rows, Weight, address_of, matrix_of
 from engine.native import kernels
 
 
@@ -33,7 +32,7 @@ class Scales:
 
     @property
     def way(self) -> tuple[int, int, bool]:
-        """What weights that are packed together have in common."""
+        """Bits, group and zeros: weights that are packed together share them."""
         return self.how.bits, self.how.group, self.how.has_zeros
 
     def rows(self, index: Tensor) -> Scales:
@@ -116,7 +115,7 @@ class StoredRows:
 
     @property
     def way(self) -> tuple[int, int, bool]:
-        """What weights that are packed together have in common."""
+        """Bits, group and zeros: weights that are packed together share them."""
         return self.how.bits, self.how.group, self.how.has_zeros
 
 
@@ -138,27 +137,23 @@ class Coded:
     def __init__(self, compact: CompactWeights | None = None, itemsize: int = 0) -> None:
         self.compact = compact or CompactWeights()
         self._matrices: dict[int, tuple[_Place, Scales]] = {}
-        self.saved_bytes = 0
         native = kernels()
         self._types = {} if native is None else block_types(native)
-        for one in self.compact:
-            if native is not None and one.kind:
-                *batch, n, k = one.window.shape
-                coded = math.prod(batch) * native.coded_size(n, k, self._types[one.kind][2])
-                self.saved_bytes += one.window.numel() * itemsize - coded
+        every = ((one.kind, tuple(one.window.shape)) for one in self.compact)
+        self.saved_bytes = packed_saving(every, itemsize)
 
     def of(self, weight: Weight) -> Scales | None:
         """The scales of a weight that consists of rows of such a parameter; else None."""
         if isinstance(weight, Rows):
             found = self.of(weight.matrix)
             return None if found is None else found.rows(weight.index)
-        place, scales = self._matrices.get(_address(weight), (None, None))
+        place, scales = self._matrices.get(address_of(weight), (None, None))
         rows = None if place is None else place.rows_of(weight)
         return None if scales is None or rows is None else scales.rows(rows)
 
     def stored(self, weight: Weight) -> StoredRows | None:
         """The blocks that a weight is; None if it is not rows of blocks of codes."""
-        matrix = weight.matrix if isinstance(weight, Rows) else weight
+        matrix = matrix_of(weight)
         source = self.compact.of(matrix)
         if source is None or not source.kind:
             return None
@@ -178,12 +173,12 @@ class Coded:
 
     def has(self, parameter: Tensor) -> bool:
         """Whether a parameter is known to be codes."""
-        return _address(parameter) in self._matrices or self.compact.of(parameter) is not None
+        return address_of(parameter) in self._matrices or self.compact.of(parameter) is not None
 
     def add(self, turned: Tensor, scales: Scales, coded_bytes: int) -> None:
         """Learn of a parameter [..., N, k]."""
         self.saved_bytes += turned.numel() * turned.itemsize - coded_bytes
-        self._matrices[_address(turned)] = _Place.of(turned), scales
+        self._matrices[address_of(turned)] = _Place.of(turned), scales
 
 
 # In which ways codes are looked for, fewest bytes first: bits, group, and whether there are zeros.
@@ -204,7 +199,7 @@ class Coder:
     def __init__(self, native: ModuleType, model: nn.Module, coded: Coded | None = None) -> None:
         self.coded = coded or Coded()
         self._native = native
-        self._parameters = {_address(one): one.detach() for one in model.parameters()}
+        self._parameters = {address_of(one): one.detach() for one in model.parameters()}
 
     def quantize(self, weight: Weight, bits: int) -> None:
         """Quantize, in place, the whole parameter that a weight consists of rows of.
@@ -248,8 +243,8 @@ class Coder:
 
     def _turned(self, weight: Weight) -> Tensor | None:
         """The parameter [..., N, k] of a weight, if it is one that has no codes yet."""
-        matrix = weight.matrix if isinstance(weight, Rows) else weight
-        parameter = self._parameters.get(_address(matrix))
+        matrix = matrix_of(weight)
+        parameter = self._parameters.get(address_of(matrix))
         if parameter is None or self.coded.has(parameter) or parameter.ndim not in (2, 3):
             return None
         turned = parameter if matrix.stride(-1) == 1 else parameter.transpose(-1, -2)
@@ -259,10 +254,6 @@ class Coder:
     def _add(self, turned: Tensor, scales: Scales) -> None:
         sizes = (self._native.coded_size(*one.shape, scales.how) for one in _matrices(turned))
         self.coded.add(turned, scales, sum(sizes))
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _empty_scales(turned: Tensor, how: Any) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from torch import Tensor, nn
 
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Opaque, Operation
-from engine.model.program.weights import Rows, Weight
+from engine.model.program.weights import address_of
 
 
 class Originals:
@@ -29,16 +29,16 @@ class Originals:
         self._forget = forget
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
-            self._parameters.setdefault(_address(parameter), []).append(parameter)
+            self._parameters.setdefault(address_of(parameter), []).append(parameter)
         self._uses: Counter[int] = Counter()
         for operation in operations:
             match operation:
                 case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
-                    self._uses.update(_address(weight) for weight in weights)
+                    self._uses.update(address_of(weight) for weight in weights)
                 case Embed(table=table):
-                    self._uses[_address(table)] += 1
+                    self._uses[address_of(table)] += 1
                 case Opaque(module=module):
-                    self._uses.update(_address(weight) for weight in module.parameters())
+                    self._uses.update(address_of(weight) for weight in module.parameters())
 
     def give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
         """End an operation's use of its weights. It has a copy of them, and itself none any more.
@@ -46,9 +46,9 @@ class Originals:
         What nothing uses any more is freed, once the caller holds it no longer.
         """
         if isinstance(operation, Embed):
-            addresses = [_address(operation.table)]
+            addresses = [address_of(operation.table)]
         else:
-            addresses = [_address(weight) for weight in operation.weights]
+            addresses = [address_of(weight) for weight in operation.weights]
             operation.weights = operation.biases = ()
         for address in addresses:
             self._uses[address] -= 1
@@ -56,8 +56,3 @@ class Originals:
                 for parameter in self._parameters.pop(address, ()):
                     self._forget(parameter)
                     parameter.data = parameter.data.new_empty(0)
-
-
-def _address(weight: Weight) -> int:
-    matrix = weight.matrix if isinstance(weight, Rows) else weight
-    return matrix.untyped_storage().data_ptr()

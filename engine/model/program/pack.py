@@ -16,7 +16,7 @@ from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded, Scales, StoredRows
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation
 from engine.model.program.originals import Originals
-from engine.model.program.weights import Rows, Weight, dense
+from engine.model.program.weights import Rows, Weight, floats
 
 # Output features of a tile. A tile of gates and a tile of ups take turns.
 _TILE = 16
@@ -133,7 +133,7 @@ class Packer:
         return table, False, None
 
     def _way(self, weight: Weight) -> object:
-        """What weights have in common that are packed together, and lose nothing by it."""
+        """A key that is equal for weights that are packed together without loss."""
         stored = self._coded.stored(weight)
         return None if stored is None else stored.way
 
@@ -217,10 +217,7 @@ class Packer:
 
     def _dense(self, weight: Weight) -> Tensor:
         """A weight as a matrix of the program's type."""
-        matrix = weight.matrix if isinstance(weight, Rows) else weight
-        is_compact = self._coded.compact.of(matrix) is not None
-        with self._coded.compact.unpacked([matrix]):
-            return dense(weight).to(self._dtype, copy=is_compact)
+        return floats(weight, self._coded.compact, self._dtype)
 
     def _common(self, found: Sequence[StoredRows | Scales]) -> Any:
         """The `_native.Quantization` to which all of these can be brought without loss."""

@@ -72,7 +72,7 @@ def mismatch(wrong: Sequence[Wrong]) -> MismatchError:
 
 
 def kind_of(operation: Operation) -> str:
-    """The name by which people are told of an operation; that of a module is its class's."""
+    """The name of an operation for people; a module has its class's name."""
     found = definition(operation)
     return (
         type(found.module).__name__ if isinstance(found, Opaque) else type(found).__name__.lower()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from engine.model.compact import CompactWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +37,20 @@ Weight = Tensor | Rows
 def dense(weight: Weight) -> Tensor:
     """A weight as a matrix: a copy if it is made of some rows of another."""
     return weight.matrix[weight.index] if isinstance(weight, Rows) else weight
+
+
+def matrix_of(weight: Weight) -> Tensor:
+    """The matrix that a weight is, or is rows of."""
+    return weight.matrix if isinstance(weight, Rows) else weight
+
+
+def address_of(weight: Weight) -> int:
+    """Where the memory begins that holds a weight's matrix."""
+    return matrix_of(weight).untyped_storage().data_ptr()
+
+
+def floats(weight: Weight, compact: CompactWeights, dtype: torch.dtype) -> Tensor:
+    """A weight as a matrix of a type. It is a copy if the weight is compact."""
+    matrix = matrix_of(weight)
+    with compact.unpacked([matrix]):
+        return dense(weight).to(dtype, copy=compact.of(matrix) is not None)
