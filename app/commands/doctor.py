@@ -287,7 +287,7 @@ def _can_quantize(settings: Settings) -> bool:
 
 
 def _fast_path(settings: Settings) -> Iterator[Finding]:
-    """What our kernels do not compute of the model, as it is loaded by these settings."""
+    """The operations of the model that our kernels do not compute, as these settings load it."""
     from engine.model.loader import load_entry
 
     request = settings.load_request()

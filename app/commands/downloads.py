@@ -76,7 +76,7 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
         is_sure: whether the user is not asked.
 
     Raises:
-        SettingsError: the registry is missing or broken, there is no such model, or nobody can be
+        SettingsError: the registry is missing or broken, there is no such model, or no user can be
             asked.
     """
     entry = _find(settings, name)
@@ -84,7 +84,7 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
         found = downloads.find_download(entry)
         if found is not None and not is_sure:
             if not is_terminal(sys.stdin):
-                raise SettingsError("nobody can be asked without a terminal: --yes removes it")
+                raise SettingsError("without a terminal there is no one to ask: --yes removes it")
             question = f"Remove {found.folder} ({show_bytes(found.num_bytes)})?"
             if not typer.confirm(question, err=True):
                 return ExitCode.FAILED

@@ -123,7 +123,7 @@ def _compare(
 
 
 def _served_by(loaded: LoadedModel) -> tuple[By, str, int | None]:
-    """What computes a loaded model, what there is to say of it, and how many of its operations a
+    """The backend of a loaded model, remarks on it, and how many of its operations a
     program leaves to torch.
     """
     card = loaded.card

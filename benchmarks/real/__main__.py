@@ -135,7 +135,7 @@ def foot(
     level: Level,
     chosen: argparse.Namespace,
 ) -> str:
-    """What everybody is, what failed, and what is set that a default would not choose."""
+    """The version of each entrant, the failures, and the settings that are not defaults."""
     lines = [held([entrants[name].contender for name in measured], level)]
     for name, found in measured.items():
         about = found.about

@@ -45,7 +45,7 @@ class Folders:
 
     @property
     def mib(self) -> float:
-        """What the weights in bfloat16 take, in MiB."""
+        """Size of the weights in bfloat16, in MiB."""
         return sum(path.stat().st_size for path in self.checkpoint.glob("*.safetensors")) / 2**20
 
 

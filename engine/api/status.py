@@ -132,7 +132,7 @@ class ModelCard:
 
     @property
     def chat_sampling(self) -> SamplingParams:
-        """What holds in a chat that states nothing: as `sampling`, with `CHAT_SAMPLING` where
+        """The sampling of a chat that states nothing: as `sampling`, with `CHAT_SAMPLING` where
         nothing is recommended of how a token is chosen.
         """
         if CHOOSING.isdisjoint(self.sampling_sources):

@@ -206,7 +206,7 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
 def default_sampling(
     entry: ModelEntry, generation: dict[str, Any], folder: Path
 ) -> tuple[SamplingParams, dict[str, str]]:
-    """What the registry and the checkpoint recommend, over plain sampling.
+    """Plain sampling, overridden by what the registry and the checkpoint recommend.
 
     How a token is chosen is taken from one of them, the registry if it says anything of that, for
     its values are tuned to each other. Of all else the registry's go before the checkpoint's.

@@ -194,7 +194,7 @@ def _fault_of_small(
 def _findings_of_small(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str, seed: int
 ) -> list[Finding]:
-    """What a small random model of a model's class shows. Operations whose kernels are wrong are
+    """The findings on a small random model of the class. Operations whose kernels are wrong are
     left to torch, as those of the loaded model will be.
     """
     apart: tuple[Wrong, ...] = ()

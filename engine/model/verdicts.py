@@ -35,7 +35,7 @@ _MOST = 200  # files, of half a kilobyte each
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of a model that passed its checks.
+    """The findings on a model that passed its checks.
 
     Attributes:
         apart: the operations that torch computes.
@@ -112,7 +112,7 @@ def _loss(tokens: int, equal_best: float, divergence: float) -> QuantizationLoss
 
 @functools.cache
 def _here() -> str:
-    """What the checks of a model depend on beside it: processor, kernels, libraries and code."""
+    """Processor, kernels, libraries and code, on which the checks of any model depend."""
     native = kernels()
     facts: list[object] = [torch.__version__, transformers.__version__, _processor()]
     if native is not None:

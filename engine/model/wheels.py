@@ -84,7 +84,8 @@ def locked(wheel: WheelFile, progress: Progress | None = None) -> Iterator[None]
     """Hold the lock of a file's folder, which one process at a time writes.
 
     Args:
-        progress: is called while another process holds it, and may raise; None waits for nobody.
+        progress: is called while another process holds it, and may raise; with None the call
+            does not wait.
 
     Raises:
         OSError: the lock cannot be had, which without `progress` may be because it is held.
@@ -234,7 +235,7 @@ def _cause(error: object) -> str:
 
 
 def pip_options() -> dict[str, str]:
-    """What pip is set to, in its files and the environment, by name."""
+    """The options of pip, from its files and the environment, by name."""
     # A file or folder of the name pip in the folder where the user stands is not pip.
     command = [sys.executable, "-P", "-m", "pip", "config", "list"]
     try:

@@ -29,7 +29,7 @@ class Calling(NamedTuple):
 
     Attributes:
         is_stated: whether the tokenizer states it, in its response template.
-        form: how calls are written; None if nobody knows.
+        form: how calls are written; None if that is unknown.
         tags: what encloses the thinking of a reply; None if nothing does.
         has_channels: whether a reply is a sequence of messages, as `Channels` has them.
         special: texts of special tokens, which are not shown.
@@ -125,7 +125,7 @@ def _read_channels(text: str) -> ToolUse | None:
 
 
 def _behind_thinking(prompt: str, text: str, tags: Tags | None) -> str:
-    """What a reply writes behind its thinking, where no call is looked for."""
+    """The part of a reply behind its thinking, in which no call is looked for."""
     if tags is None:
         return text
     is_open = prompt.rstrip().endswith(tags.open) or text.lstrip().startswith(tags.open)

@@ -230,7 +230,7 @@ class ChatCodec:
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> CertainText | None:
         """What finds the text of one reply that is part of no call of these tools, before its calls
-        are read; None where nobody knows how a call begins.
+        are read; None where it is unknown how a call begins.
         """
         if self._openings is None:
             return None

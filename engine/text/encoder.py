@@ -392,7 +392,7 @@ class ChatEncoder:
         *,
         asks: bool = True,
     ) -> str:
-        """What the template writes of a chat.
+        """A chat as the template writes it.
 
         Raises:
             InvalidRequestError: it refuses it.

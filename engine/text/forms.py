@@ -57,7 +57,7 @@ class Form(ABC):
     ends: tuple[str, ...]
 
     def openings(self) -> tuple[str, ...]:
-        """What each of the starts begins with, up to its first white space."""
+        """The beginning of each start, up to its first white space."""
         return tuple(dict.fromkeys(start.split()[0] for start in self.starts))
 
     def start(self, text: str, at: int) -> int | None:
@@ -683,7 +683,7 @@ def decode(text: str, at: int) -> tuple[Any, int]:
 
 
 def _brackets(text: str, at: int) -> tuple[str, int]:
-    """What stands from a place to the end of the brackets that are opened behind it, as Python has
+    """The text from a place to the end of the brackets that are opened behind it, as Python has
     brackets, and where that is. Line breaks within texts are escaped, as they would have to be.
     """
     depth, quote = 0, ""
@@ -848,16 +848,16 @@ def made(name: object, arguments: object, call_id: object = None) -> ToolCall:
     """
     if not isinstance(name, str) or not name:
         raise ValueError("a tool call has no name")
-    told = json.loads(arguments) if isinstance(arguments, str) else arguments
-    if told is None:
-        told = {}
-    if not isinstance(told, dict):
-        raise ValueError(f"the arguments of a tool call are of type {type(told).__name__}")
+    given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise ValueError(f"the arguments of a tool call are of type {type(given).__name__}")
     call = ToolCall(
         name,
-        json.dumps(told, ensure_ascii=False, allow_nan=False),
+        json.dumps(given, ensure_ascii=False, allow_nan=False),
         call_id if isinstance(call_id, str) and call_id else None,
     )
-    # JSON can spell half a surrogate pair, which is no text and can be told to nobody.
+    # JSON can spell half a surrogate pair, which is no text and cannot be sent.
     f"{call.name}{call.arguments}{call.id}".encode()
     return call

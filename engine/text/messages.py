@@ -59,19 +59,19 @@ def in_template_form(message: ChatMessage, *, in_parts: bool, shape: CallShape) 
         in_parts: whether the text is one part of a list.
     """
     text = message.content
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "role": message.role,
         "content": [{"type": "text", "text": text}] if in_parts else text,
     }
     if message.thinking:
-        told |= dict.fromkeys(FIELDS, message.thinking)
+        given |= dict.fromkeys(FIELDS, message.thinking)
     if message.tool_calls:
-        told["tool_calls"] = [_call_in_template_form(call, shape) for call in message.tool_calls]
+        given["tool_calls"] = [_call_in_template_form(call, shape) for call in message.tool_calls]
     if message.tool_call_id:
-        told["tool_call_id"] = message.tool_call_id
+        given["tool_call_id"] = message.tool_call_id
     if message.name:
-        told["name"] = message.name
-    return told
+        given["name"] = message.name
+    return given
 
 
 def in_lines(messages: Sequence[ChatMessage]) -> str:
@@ -201,11 +201,11 @@ def _check_text(place: str, text: str) -> None:
 def with_ids(messages: Sequence[ChatMessage], ids: Ids) -> Sequence[ChatMessage]:
     """The chat with ids of calls that its template takes, in the calls and in what came of them.
 
-    Clients send the ids that they were told, by whatever server. Where an outcome does not say
+    Clients send the ids that they got, from whatever server. Where an outcome does not say
     which call it is of, it is of the first that has none yet.
     """
     fitting: dict[str, str] = {}
-    told, waiting, number = [], list[str](), 0
+    named, waiting, number = [], list[str](), 0
     for message in messages:
         calls = []
         for call in message.tool_calls:
@@ -220,8 +220,8 @@ def with_ids(messages: Sequence[ChatMessage], ids: Ids) -> Sequence[ChatMessage]
             name = fitting.get(name) or (waiting[0] if waiting else _hashed(name))
             if name in waiting:
                 waiting.remove(name)
-        told.append(replace(message, tool_calls=tuple(calls), tool_call_id=name))
-    return told
+        named.append(replace(message, tool_calls=tuple(calls), tool_call_id=name))
+    return named
 
 
 def _fitting(call: ToolCall, number: int, ids: Ids) -> str:
@@ -243,8 +243,8 @@ def _call_in_template_form(call: ToolCall, shape: CallShape) -> dict[str, Any]:
     if shape.in_text:
         arguments = json.dumps(arguments, ensure_ascii=False)
     function = {"name": call.name, "arguments": arguments}
-    told: dict[str, Any] = {"type": "function", "function": function}
-    return {"id": call.id, **told} if call.id else told
+    made: dict[str, Any] = {"type": "function", "function": function}
+    return {"id": call.id, **made} if call.id else made
 
 
 def _changed_call(

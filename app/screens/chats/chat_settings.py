@@ -79,32 +79,32 @@ class Defaults:
         comes last, for it takes what room there is, and the end may be cut off."""
         stated = {**self.started, **settings.sampling}
         holds = _params(self.card).override(stated)
-        told: dict[str, list[str]] = {_OWN: [], _BRIEFLY[STARTED]: []}
+        shown: dict[str, list[str]] = {_OWN: [], _BRIEFLY[STARTED]: []}
         for name in _IN_LINE:
             value = getattr(holds, name)
             is_temperature = name == "temperature" and self.card is not None
             if name in stated or is_temperature or value != getattr(_PLAIN, name):
                 source = _OWN if name in settings.sampling else self.source(name)
-                told.setdefault(_BRIEFLY.get(source, source), []).extend(_told(name, value))
-        values = [f"{', '.join(group)} ({source})" for source, group in told.items() if group]
+                shown.setdefault(_BRIEFLY.get(source, source), []).extend(_in_words(name, value))
+        values = [f"{', '.join(group)} ({source})" for source, group in shown.items() if group]
         parts = [model, *values]
         if settings.system:
             parts.append(shorten(f"system: {' '.join(settings.system.split())}", _SYSTEM_WIDTH))
         return " · ".join(part for part in parts if part)
 
 
-def _told(name: str, value: Any) -> list[str]:
+def _in_words(name: str, value: Any) -> list[str]:
     """A value as the line has it."""
     if name == "temperature":
         return [f"temp {value:g}"]
-    told = []
+    shown = []
     if name == ARGUMENTS:
         if isinstance(thinks := value.get(THINKING), bool):
-            told.append(f"thinking {'on' if thinks else 'off'}")
+            shown.append(f"thinking {'on' if thinks else 'off'}")
         value = {key: one for key, one in value.items() if key != THINKING}
         if not value:
-            return told
-    return [*told, f"{name} {shorten(as_text(name, value), _VALUE_WIDTH)}"]
+            return shown
+    return [*shown, f"{name} {shorten(as_text(name, value), _VALUE_WIDTH)}"]
 
 
 def as_text(name: str, value: object) -> str:

@@ -43,7 +43,7 @@ _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a model's files say before their tensors.
+    """The header of a model's files.
 
     Attributes:
         metadata: by llama.cpp's keys. Lists of strings are lists, and other lists are arrays.

@@ -482,7 +482,7 @@ def _halves(tokens: Sequence[str], order: np.ndarray[Any, Any]) -> tuple[list[in
 
 
 def _spaces_and_bytes(*, strips: bool) -> decoders.Decoder:
-    """What makes text of tokens that spell a space by a letter of its own, and bytes by number.
+    """The decoder of tokens that spell a space by a letter of its own, and bytes by number.
 
     Args:
         strips: whether the space before a text is none of its own.

@@ -146,7 +146,7 @@ def test_it_is_asked_before_anything_is_removed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     downloads.run_get(settings, "wheel")
-    with pytest.raises(SettingsError, match="nobody can be asked without a terminal: --yes"):
+    with pytest.raises(SettingsError, match="there is no one to ask: --yes"):
         downloads.run_remove(settings, "wheel", is_sure=False)
     monkeypatch.setattr(downloads, "is_terminal", lambda stream: True)
     questions: list[str] = []

@@ -280,7 +280,7 @@ def _of_engine(snapshot: Snapshot | None) -> Iterator[Metric]:
 
 
 def _off_path(model: ModelCard) -> Iterator[Metric]:
-    """What our kernels do not compute of the model. There is a sample for each kind of operation,
+    """The operations of the model that our kernels do not compute, a sample for each kind,
     and none if the model is wholly on the fast path.
     """
     labels = ("operation", "columns")
