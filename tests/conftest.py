@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from app.process import heap
+from app.process import heap, logs
 from app.store import database
 from engine.model import verdicts
 from engine.native import kernels
@@ -73,6 +74,28 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if is_settled or (nextitem is not None and nextitem.path != item.path):
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Restore the log handlers and levels that a test changes, also by running the program in its
+    process. The handler of a finished test writes to a closed stream, and logging reports that on
+    the standard error of a later test."""
+    root = logging.getLogger()
+    handlers = tuple(root.handlers)
+    loggers = (root, *(logging.getLogger(name) for name in logs.OURS))
+    levels = [logger.level for logger in loggers]
+    yield
+    for handler in tuple(root.handlers):
+        if handler not in handlers:
+            root.removeHandler(handler)
+            handler.close()
+    for handler in handlers:
+        if handler not in root.handlers:
+            root.addHandler(handler)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    logging.captureWarnings(False)
 
 
 # How many tests each thing that the machine lacks has left out, as the processes of pytest-xdist

@@ -4,7 +4,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,6 @@ import pytest
 from app.process import logs
 from app.process.crash import CrashReporter
 from app.settings.settings import Settings
-
-
-@pytest.fixture(autouse=True)
-def untouched_logging() -> Iterator[None]:
-    """Loggers as pytest has them, whatever a test sets up."""
-    root = logging.getLogger()
-    names = ("", *logs.OURS)
-    levels = {name: logging.getLogger(name).level for name in names}
-    handlers = tuple(root.handlers)
-    yield
-    for handler in tuple(root.handlers):
-        root.removeHandler(handler)
-        if handler not in handlers:
-            handler.close()
-    for handler in handlers:
-        root.addHandler(handler)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    logging.captureWarnings(False)
 
 
 def fail(message: str) -> ValueError:
