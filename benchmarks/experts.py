@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
@@ -184,10 +184,10 @@ def _build(table: Tensor, blocks: list[Any], native: Any, most_rows: int) -> Bui
             device=torch.device("cpu"),
         )
     )
-    # The program takes no weights from a module that holds none, so that the blocks keep theirs.
+    # The program is given no parameters, so that the blocks keep theirs.
     return build(
         Graph(operations, head),
-        nn.Module(),
+        (),
         native,
         Pool([storage], [(0, 0)]),
         max_tokens=most_rows,

@@ -79,7 +79,7 @@ class Coding:
         if backend != "cpu":
             return None
         itemsize: int = getattr(torch, envelope.dtype).itemsize
-        coded = Coded(compact, itemsize) if compact else None
+        coded: Coded | None = Coded(compact, itemsize)
         if unpacked:
             coded = recognize(model, envelope, shape, coded)
         if self._method is not None and coded is not None and coded.has_codes:
@@ -89,6 +89,20 @@ class Coding:
                 return coded
             progress("measuring what rounded activations change", num_bytes, num_bytes)
             self._listen(model, encoder)
+        return coded
+
+    def find_known(
+        self, compact: CompactWeights, envelope: EngineConfig, loss: QuantizationLoss | None
+    ) -> Coded:
+        """The weights of a model that was checked before, and is not read again.
+
+        Args:
+            loss: what was measured then.
+        """
+        itemsize: int = getattr(torch, envelope.dtype).itemsize
+        coded = Coded(compact, itemsize)
+        self._probe, self.loss = None, loss
+        self.packed_as = self._method if self._method is not None and coded.has_codes else ""
         return coded
 
     def compare(self, forward: Forward, envelope: EngineConfig, shape: ModelShape) -> None:

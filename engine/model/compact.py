@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.native import kernels
 
@@ -26,18 +27,24 @@ _HUGE = 2 << 20
 class Compact:
     """A parameter and what is stored of it.
 
+    Args:
+        blocks: what is stored, or reads it when it is needed first. Blocks of codes: uint8 [rows,
+            bytes of a row]; or numbers: [n, k].
+
     Attributes:
-        blocks: what is stored. Blocks of codes: uint8 [rows, bytes of a row]; or numbers of another
-            type: [n, k].
         kind: GGUF's name of the blocks' type; empty for numbers.
         window: [..., n, k], the parameter's memory. Its numbers are undefined outside of
             `CompactWeights.unpacked`.
     """
 
     def __init__(
-        self, blocks: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
+        self,
+        blocks: Tensor | Callable[[], Tensor],
+        kind: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
     ) -> None:
-        self.blocks = blocks
+        self._blocks = blocks
         self.kind = kind
         size = torch.Size(shape).numel() * dtype.itemsize
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -46,6 +53,13 @@ class Compact:
         self.window = torch.frombuffer(self._memory, dtype=dtype).view(shape)
         self._uses = 0
         self._is_whole = False
+
+    @property
+    def blocks(self) -> Tensor:
+        """What is stored: blocks of codes, uint8 [rows, bytes of a row]; or numbers: [n, k]."""
+        if not isinstance(self._blocks, Tensor):
+            self._blocks = self._blocks()
+        return self._blocks
 
     @property
     def width(self) -> int:
@@ -130,6 +144,7 @@ class CompactWeights:
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
         self._by_address: dict[int, Compact] = {}
+        self._names: dict[int, tuple[str, int, Any]] = {}
         self._hooks: dict[nn.Module, list[Any]] = {}
 
     def __bool__(self) -> bool:
@@ -138,10 +153,29 @@ class CompactWeights:
     def __iter__(self) -> Iterator[Compact]:
         return iter(self._by_address.values())
 
-    def add(self, one: Compact) -> Tensor:
-        """Take a parameter in, and return its memory."""
+    def add(self, name: str, one: Compact) -> Tensor:
+        """Take a parameter in, and return its memory.
+
+        Args:
+            name: of the stored weight.
+        """
         self._by_address[_address(one.window)] = one
+        self.name(name, one.window)
         return one.window
+
+    def name(self, name: str, tensor: Tensor) -> None:
+        """Learn which stored weight a tensor is, which itself is not kept."""
+        kept: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self._names[_address(tensor)] = name, int(tensor.storage_offset()), kept
+
+    def named(self, tensor: Tensor) -> tuple[str, int] | None:
+        """The stored weight that a tensor is a view of, and where the view begins in it; None if
+        it is a view of none. Memory that was freed is no weight's.
+        """
+        name, begin, kept = self._names.get(_address(tensor), ("", 0, None))
+        if kept is None or kept.expired():
+            return None
+        return name, int(tensor.storage_offset()) - begin
 
     def of(self, tensor: Tensor) -> Compact | None:
         """The compact parameter in whose window a tensor lies; None if it lies in no window."""

@@ -123,13 +123,13 @@ def checked_forward(
     if is_known:
         return make_forward(model, config, shape, backend, coded, apart)
     _check_class(model, config, shape, backend)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    exact = dtype == torch.float32 and (coded is None or not coded.has_codes)
     name, script = type(model).__name__, short_script(shape.vocab_size, config.block_size)
     try:
         forward, findings = play(
             model, _with_room(config, script), shape, backend, script, coded, apart
         )
-        dtype: torch.dtype = getattr(torch, config.dtype)
-        exact = dtype == torch.float32 and coded is None
         allowed = _TOLERANCE if exact else _COARSE_TOLERANCE
         fault = _fault(findings, dtype, allowed, name, exact)
     except (ModelError, ExpansionError, MismatchError):

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
-from engine.api.errors import EngineError, ModelError
+from engine.api.errors import EngineError, ModelError, cause_of
 from engine.api.knobs import Knobs
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shapes
@@ -55,8 +55,11 @@ from engine.model.gate import checked_forward, find_class
 from engine.model.latents import ExpansionError
 from engine.model.loss import AT_LOAD, Sample
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
-from engine.model.program.forward import ProgramForward
+from engine.model.meter import Meter
+from engine.model.program.coded import Coded
+from engine.model.program.forward import ProgramForward, restore_program
 from engine.model.program.quantize import check_device
+from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import MismatchError, Wrong
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
@@ -68,7 +71,7 @@ from engine.model.sizes import check_elements
 from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
 from engine.model.verdicts import Verdict
-from engine.model.weights import load_weights
+from engine.model.weights import load_weights, open_weights
 from engine.serving.loading import LoadedModel, Progress
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
@@ -308,6 +311,11 @@ class _Preparation:
         key = self._verdict_key()
         known = verdicts.find(key)
         apart = () if known is None else known.apart
+        if known is not None and known.graph is not None:
+            restored = self._restore(known.graph, known, progress)
+            if restored is not None:
+                return restored, self._with_what_is_left(self._envelope, restored)
+            known = None
         while True:
             try:
                 forward = self._load(self._backend, self._envelope, encoder, progress, apart, known)
@@ -316,8 +324,8 @@ class _Preparation:
                 # its frames, and with them the model.
                 reason, wrong = str(error), error.wrong
             else:
-                if known is None and self._is_judged(forward):
-                    verdicts.keep(key, Verdict(apart, self._coding.loss))
+                if known is None and self._quantize == "none":
+                    self._keep(key, forward, apart)
                 if self._backend == "triton" and isinstance(forward, ModuleForward):
                     return forward, self._plan("triton modules")
                 return forward, self._with_what_is_left(self._envelope, forward)
@@ -382,10 +390,10 @@ class _Preparation:
         known: Verdict | None = None,
     ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
+        shape = self.traced.shape
         model, compact = self._read_weights(backend, progress)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        shape = self.traced.shape
         unpacked = self._method is not None and any(
             one.is_unpacked or (one.kind and not compact) for one in self._weights
         )
@@ -396,22 +404,27 @@ class _Preparation:
         forward = checked_forward(
             model, envelope, shape, backend, coded, apart, is_known=known is not None
         )
+        self._settle(forward, coded)
+        self._coding.compare(forward, envelope, shape)
+        return forward
+
+    def _settle(self, forward: Forward, coded: Coded | None) -> None:
+        """Learn what a forward pass takes of memory."""
+        shape = self.traced.shape
         kept = _kept_bytes(forward)
         if coded is not None or kept:
             saved_bytes = 0 if coded is None else coded.saved_bytes
             saved = replace(shape, saved_bytes=saved_bytes - kept)
             self.traced = replace(self.traced, shape=saved)
-        self._coding.compare(forward, envelope, shape)
         if self._quantize == "none" and self._method is not None:
             logger.info(
                 "%s is quantized by %s on disk, %s; it is served in %s, %s",
                 self._entry.name,
                 self._method,
-                show_bytes(total),
-                self._dtype_name if coded is None else f"{self._dtype_name} and codes",
+                show_bytes(self._checkpoint.num_bytes),
+                f"{self._dtype_name} and codes" if self._coding.packed_as else self._dtype_name,
                 show_bytes(self.needs.served_bytes),
             )
-        return forward
 
     def _verdict_key(self) -> str:
         return verdicts.key_of(
@@ -424,11 +437,48 @@ class _Preparation:
             self._coding.sample,
         )
 
-    def _is_judged(self, forward: Forward) -> bool:
-        """Whether what the checks found holds for the next loading, too. Weights that are quantized
-        are compared each time, with what they were.
+    def _keep(self, key: str, forward: Forward, apart: Sequence[Wrong]) -> None:
+        """Keep what the checks found for the next loading. Weights that are quantized are compared
+        each time, with what they were.
         """
-        return isinstance(forward, ProgramForward) and self._quantize == "none"
+        if isinstance(forward, ProgramForward):
+            verdicts.keep(key, Verdict(tuple(apart), self._coding.loss, forward.saved))
+            forward.saved = None
+
+    def _restore(
+        self, graph: SavedGraph, known: Verdict, progress: Progress
+    ) -> ProgramForward | None:
+        """The program of a model that was loaded before, whose weights are read as they are packed.
+        None if the graph is not the model's, or is broken; the log says so.
+        """
+        meter = None
+        try:
+            names = graph.names
+            read = [one for one in self._weights if one.name in names and one.blocks is not None]
+            meter = Meter("loading weights", sum(one.num_bytes for one in read), progress)
+            compact, memory = open_weights(read, self._dtype, meter)
+            coded = self._coding.find_known(compact, self._envelope, known.loss)
+            forward = restore_program(
+                graph, memory, self._envelope, self.traced.shape, coded, known.apart
+            )
+        except ModelError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error) or (meter is not None and meter.interrupted):
+                raise
+            reason = cause_of(error)
+        else:
+            meter.finish()
+            self._settle(forward, coded)
+            return forward
+        # As in `_load_traced`, the error is gone here.
+        gc.collect()
+        logger.warning(
+            "%s: its saved graph cannot be used, and the model is checked anew: %s",
+            self._entry.name,
+            reason,
+        )
+        return None
 
     def _read_weights(
         self, backend: str, progress: Progress

@@ -1,36 +1,46 @@
-"""Verdicts: what the checks of a model found, kept so that they need not be made at each loading.
+"""Verdicts: what was found out about a model when it was loaded and checked, kept so that it need
+not be found out again at each loading.
 
-A verdict holds for one file on one processor with one build. Whatever it says, each operation of a
-program is compared with the model's own numbers whenever the model is loaded.
+A verdict holds for one file on one processor with one build. A model whose graph is kept is loaded
+without transformers: its weights are packed for the graph, which has to give the logits that it
+gave when all checks were made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 import engine
 from engine.api.status import QuantizationLoss
+from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import Wrong
 from engine.model.registry import cache_folder
 from engine.native import kernels
 
 logger = logging.getLogger(__name__)
 
+_LOGITS = "logits"  # the name of these among the tensors
+
 # Whether verdicts are kept and used. Tests make all checks every time.
 KEPT = True
 
-_MOST = 200  # files, of half a kilobyte each
+# A file has the tables of rotations: half a megabyte to 67.
+_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +50,12 @@ class Verdict:
     Attributes:
         apart: the operations that torch computes.
         loss: what codes change; None if there are none, or it was not measured.
+        graph: what the model computes; None if that has to be found out at each loading.
     """
 
     apart: tuple[Wrong, ...]
     loss: QuantizationLoss | None
+    graph: SavedGraph | None = None
 
 
 def key_of(files: Iterable[Path], *facts: object) -> str:
@@ -66,38 +78,68 @@ def find(key: str) -> Verdict | None:
     if not KEPT:
         return None
     try:
-        stated: Any = json.loads(_file(key).read_text(encoding="utf-8"))
-        loss = stated["loss"]
+        with safe_open(_file(key), "pt") as file:
+            stated: Any = json.loads(file.metadata()["verdict"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if stated["digest"] != _digest(tensors):
+            raise ValueError("its tensors are not those that were kept")
+        loss, layout = stated["loss"], stated["layout"]
         return Verdict(
             tuple(_wrong(**one) for one in stated["apart"]),
             None if loss is None else _loss(**loss),
+            None if layout is None else SavedGraph(layout, tensors, tensors.pop(_LOGITS)),
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         logger.warning("a kept verdict cannot be used, and the model is checked anew: %s", error)
         return None
 
 
 def keep(key: str, verdict: Verdict) -> None:
-    """Keep a verdict. The oldest ones go when there are many."""
+    """Keep a verdict. The oldest ones go when all take more than a gigabyte."""
     if not KEPT:
         return
-    file = _file(key)
+    file, graph = _file(key), verdict.graph
+    tensors = {} if graph is None else {**graph.constants, _LOGITS: graph.logits}
+    stated = {
+        "apart": [asdict(one) for one in verdict.apart],
+        "loss": None if verdict.loss is None else asdict(verdict.loss),
+        "layout": None if graph is None else graph.layout,
+        "digest": _digest(tensors),
+    }
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+        save_file(tensors, partial, {"verdict": json.dumps(stated)})
         partial.replace(file)
-        kept = sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
-        for old in kept[:-_MOST]:
-            old.unlink(missing_ok=True)
-    except OSError as error:
+        _make_room(file)
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         logger.warning("the verdict on a model cannot be kept: %s", error)
 
 
+def _make_room(file: Path) -> None:
+    """Remove the oldest files beside one, as long as all are too large."""
+    stats = {one: one.stat() for one in file.parent.iterdir() if one != file}
+    left = _MOST_BYTES - file.stat().st_size
+    for one in sorted(stats, key=lambda one: stats[one].st_mtime, reverse=True):
+        left -= stats[one].st_size
+        if left < 0:
+            one.unlink(missing_ok=True)
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def _file(key: str) -> Path:
-    return cache_folder() / "verdicts" / f"{key}.json"
+    return cache_folder() / "verdicts" / f"{key}.safetensors"
 
 
 def _wrong(at: int, kind: str, columns: int, reason: str) -> Wrong:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -99,6 +100,33 @@ def load_weights(
     return loaded
 
 
+def open_weights(
+    weights: Iterable[StoredWeight], dtype: torch.dtype, meter: Meter
+) -> tuple[CompactWeights, dict[str, Tensor]]:
+    """Weights without a model, each of which is read as soon as its numbers are needed.
+
+    Args:
+        weights: matrices, which have `blocks`.
+        dtype: that a program is to compute in.
+
+    Returns:
+        the weights, and the memory of each by name.
+    """
+    compact = CompactWeights(dtype)
+    memory = {}
+    for weight in weights:
+        blocks = functools.partial(_read_blocks, weight, dtype, meter)
+        one = Compact(blocks, weight.kind, weight.shape, dtype)
+        memory[weight.name] = compact.add(weight.name, one)
+    return compact, memory
+
+
+def _read_blocks(weight: StoredWeight, dtype: torch.dtype, meter: Meter) -> Tensor:
+    assert weight.blocks is not None
+    blocks = weight.blocks({name: _read(part, meter) for name, part in weight.parts.items()})
+    return blocks if weight.kind else blocks.to(dtype).view(-1, weight.shape[-1])
+
+
 class _LazyTensor:
     """A weight that is read and unpacked when it is indexed, as transformers expects of a slice."""
 
@@ -122,9 +150,13 @@ class _LazyTensor:
         blocks = weight.blocks(parts)
         if not weight.kind:
             if self._dtype == self._compact.dtype:
+                # A model may keep a matrix of another type as it is.
+                if blocks.dtype == self._dtype:
+                    self._compact.name(weight.name, blocks)
                 return blocks
             blocks = blocks.to(self._compact.dtype).view(-1, weight.shape[-1])
-        return self._compact.add(Compact(blocks, weight.kind, weight.shape, self._dtype))
+        one = Compact(blocks, weight.kind, weight.shape, self._dtype)
+        return self._compact.add(weight.name, one)
 
 
 def _read(stored: StoredTensor, meter: Meter) -> Tensor:

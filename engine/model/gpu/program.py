@@ -91,7 +91,7 @@ class GpuProgram:
         max_samples: int,
     ) -> None:
         self._resident = resident
-        self._originals = Originals(model, graph.operations)
+        self._originals = Originals(model.parameters(), graph.operations)
         self._programs = programs
         self._dtype = dtype
         self._rows = {False: max_tokens, True: max_samples}

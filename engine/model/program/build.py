@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.cache.storage import KVStorage
 from engine.model.program.buffers import Buffers
@@ -74,7 +74,7 @@ class Built:
 
 def build(
     graph: Graph,
-    model: nn.Module,
+    parameters: Iterable[Tensor],
     native: ModuleType,
     pool: Pool,
     *,
@@ -89,6 +89,7 @@ def build(
     only.
 
     Args:
+        parameters: of the model.
         pool: what to begin with; its type is that of the whole program.
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
         states: where the states of operations that keep some are to lie.
@@ -97,7 +98,7 @@ def build(
     Raises:
         MismatchError: a kernel does not take what the model gives it.
     """
-    packer = Packer(native, model, graph.operations, pool.parts[0].shape.dtype, coded)
+    packer = Packer(native, parameters, graph.operations, pool.parts[0].shape.dtype, coded)
     return _Builder(graph, native, packer, pool, max_tokens, max_samples, states).build()
 
 

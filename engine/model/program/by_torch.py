@@ -85,7 +85,7 @@ def weights_kept(graph: Graph, coded: Coded | None) -> int:
         weight
         for operation in apart
         for weight in _packed(operation)
-        if address_of(weight) in packed or (coded is not None and coded.has(matrix_of(weight)))
+        if address_of(weight) in packed or (coded is not None and coded.is_codes(weight))
     ]
     tables = [
         one.table for one in apart if isinstance(one, Embed) and address_of(one.table) in packed

@@ -131,10 +131,8 @@ def capture(
             compute over a whole sequence is what is recorded.
     """
     tokens = torch.arange(NUM_TOKENS, device=model.device)
-    input_ids = (tokens * 7919 + 13) % shape.vocab_size
-    # Positions grow as squares, so that the spans of short sequences have their share.
-    position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
-    last_tokens = tokens[-NUM_SAMPLES:]
+    inputs = recorded_inputs(shape.vocab_size, max_positions)
+    input_ids, position_ids, last_tokens = (one.to(model.device) for one in inputs)
     recorder = _Recorder(opaque, frozenset(() if states is None else states.found))
     layers = range(shape.num_layers) if states is None else states.layers
     reference = TorchAttention()
@@ -172,6 +170,14 @@ def capture(
             logits_to_keep=last_tokens,
         )
     return Capture(input_ids, position_ids, last_tokens, recorder.calls, output.logits)
+
+
+def recorded_inputs(vocab_size: int, max_positions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids, positions and the tokens that sample of a pass, as `Capture` has them."""
+    tokens = torch.arange(NUM_TOKENS)
+    # Positions grow as squares, so that the spans of short sequences have their share.
+    position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
+    return (tokens * 7919 + 13) % vocab_size, position_ids, tokens[-NUM_SAMPLES:]
 
 
 class _Turns(dict[int, tuple[int, int]]):

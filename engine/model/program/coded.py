@@ -135,7 +135,7 @@ class Coded:
     """
 
     def __init__(self, compact: CompactWeights | None = None, itemsize: int = 0) -> None:
-        self.compact = compact or CompactWeights()
+        self.compact = CompactWeights() if compact is None else compact
         self._matrices: dict[int, tuple[_Place, Scales]] = {}
         native = kernels()
         self._types = {} if native is None else block_types(native)
@@ -168,12 +168,16 @@ class Coded:
 
     @property
     def has_codes(self) -> bool:
-        """Whether any parameter is codes."""
+        """Whether any parameter is codes. A program lets go of those that it has packed."""
         return bool(self._matrices) or any(one.kind for one in self.compact)
 
     def has(self, parameter: Tensor) -> bool:
-        """Whether a parameter is known to be codes."""
+        """Whether it is known how a parameter is stored."""
         return address_of(parameter) in self._matrices or self.compact.of(parameter) is not None
+
+    def is_codes(self, weight: Weight) -> bool:
+        """Whether a kernel would multiply a weight as codes."""
+        return self.of(weight) is not None or self.stored(weight) is not None
 
     def add(self, turned: Tensor, scales: Scales, coded_bytes: int) -> None:
         """Learn of a parameter [..., N, k]."""

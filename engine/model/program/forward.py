@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from types import ModuleType
@@ -23,18 +23,23 @@ from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.batch import PackedStep
 from engine.model.program.build import Built, Pool, attach, build
 from engine.model.program.by_torch import Between, set_apart, unpack, weights_kept
-from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
+from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture, recorded_inputs
 from engine.model.program.coded import Coded
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import ByTorch, Opaque
+from engine.model.program.graph import ByTorch, Graph, Opaque
+from engine.model.program.saved import SavedGraph, restore_graph, save_graph
 from engine.model.program.stage import Stage, num_of_tokens, segments
-from engine.model.program.verify import MismatchError, Wrong, verify
+from engine.model.program.verify import MismatchError, Wrong, difference, verify
 from engine.model.prompts import MOST_LOGITS
 from engine.model.state.modules import StateModules
 from engine.native import kernels
 
 logger = logging.getLogger(__name__)
+
+# How far the logits of a saved graph may be from those that it gave before: the same kernels sum
+# in another order where there are more threads.
+_SAME = 0.01
 
 
 class ProgramForward:
@@ -43,7 +48,11 @@ class ProgramForward:
     Attributes:
         opaque: names of the classes whose modules torch runs between stretches of the program.
         kept_bytes: of weights that no kernel reads, beyond what the kernels would have read.
+        saved: the graph, and what the program gave of the recorded pass; None if the graph cannot
+            be saved.
     """
+
+    saved: SavedGraph | None = None
 
     def __init__(
         self,
@@ -71,6 +80,11 @@ class ProgramForward:
         slots = None if states is None else states.slots
         self._between = Between(built.stages, self._places, slots)
         self._looked_up = None if looked_up is None else looked_up.numpy()
+
+    @property
+    def num_kernels(self) -> int:
+        """How many instructions the program has."""
+        return len(self._program)
 
     @property
     def attention(self) -> str:
@@ -145,7 +159,8 @@ class ProgramForward:
         Raises:
             MismatchError: a kernel computes something else than the model.
         """
-        step, ids = _recorded_step(recorded, block_size), recorded.input_ids.numpy()
+        inputs = recorded.input_ids, recorded.position_ids, recorded.last_tokens
+        step, ids = _recorded_step(inputs, block_size), recorded.input_ids.numpy()
         inputs = native_step(self._native, step, ids)
 
         def run(stage: Stage, first: int, last: int) -> None:
@@ -170,16 +185,17 @@ def native_step(native: ModuleType, step: PackedStep, ids: IntArray) -> Any:
     )
 
 
-def _recorded_step(recorded: Capture, block_size: int) -> PackedStep:
+def _recorded_step(inputs: tuple[Tensor, Tensor, Tensor], block_size: int) -> PackedStep:
     """The recorded pass as a step: one sequence, in blocks 0, 1 and so on."""
-    tokens, samples = len(recorded.input_ids), len(recorded.last_tokens)
+    input_ids, position_ids, last_tokens = (one.numpy() for one in inputs)
+    tokens, samples = len(input_ids), len(last_tokens)
     return PackedStep(
-        input_ids=recorded.input_ids.numpy(),
-        position_ids=recorded.position_ids.numpy(),
+        input_ids=input_ids,
+        position_ids=position_ids,
         index=np.zeros(1, np.int64),
         starts=np.zeros(1, np.int64),
         counts=np.full(1, tokens, np.int64),
-        last_tokens=recorded.last_tokens.numpy(),
+        last_tokens=last_tokens,
         sampling=np.zeros(samples, np.int64),
         lengths=np.full(samples, tokens),
         generations=np.zeros(samples, np.int64),
@@ -209,28 +225,91 @@ def make_program(
         MismatchError: a kernel computes something else than the model. The model has lost weights
             and cannot be used any more.
     """
-    native = kernels()
-    assert native is not None
     compact = None if coded is None else coded.compact
     positions = max(config.max_model_len, NUM_TOKENS)
     graph, recorded = find_graph(model, shape, positions, states, compact=compact)
-    graph = set_apart(fuse(graph), apart)
-    kept_bytes = weights_kept(graph, coded)
-    verified = replace(config, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
-    parts = [CpuAttention().storage(one) for one in cache_shapes(verified, shape)]
-    if compact:
-        unpack(graph, compact, parts[0].shape.dtype)
+    graph = fuse(graph)
+    saved = None if compact is None or states is not None else save_graph(graph, compact)
     modules = [one.module for one in graph.operations if isinstance(one, Opaque)]
-    used = {type(module).__name__ for module in modules}
     if compact is not None:
         for module in modules:
             compact.keep(module)
     if states is not None:
         states.take_over(set(modules) & set(states.found))
+    parameters = list(model.parameters())
+    forward, dtype = _built(graph, parameters, config, shape, states, coded, apart)
+    del parameters
+    worst = forward.verify(recorded, config.block_size, dtype)
+    logger.info(
+        "%s runs as %d kernels%s; verified, the largest difference is %.2g",
+        type(model).__name__,
+        forward.num_kernels,
+        f" beside {', '.join(forward.opaque)}" if forward.opaque else "",
+        worst,
+    )
+    if saved is not None:
+        step = _recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
+        forward.saved = replace(saved, logits=forward(step).clone())
+    return forward
+
+
+def restore_program(
+    saved: SavedGraph,
+    weights: Mapping[str, Tensor],
+    config: EngineConfig,
+    shape: ModelShape,
+    coded: Coded,
+    apart: Sequence[Wrong] = (),
+) -> ProgramForward:
+    """The program of a graph that was saved when its model was loaded before. It has to give the
+    logits that it gave then.
+
+    Args:
+        weights: the stored weights, by name.
+        coded, apart: as `make_program` takes them.
+
+    Raises:
+        Exception: the graph is none of these weights, is broken, or gives other logits.
+    """
+    graph = restore_graph(saved, weights)
+    forward, _ = _built(graph, list(weights.values()), config, shape, None, coded, apart)
+    positions = max(config.max_model_len, NUM_TOKENS)
+    step = _recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
+    got, expected = forward(step), saved.logits
+    if got.shape != expected.shape or not difference(got, expected) <= _SAME:
+        raise MismatchError("the graph gives other logits than before")
+    logger.info("the model runs as %d kernels, as it did before", forward.num_kernels)
+    return forward
+
+
+def _built(
+    graph: Graph,
+    parameters: Iterable[Tensor],
+    config: EngineConfig,
+    shape: ModelShape,
+    states: StateModules | None,
+    coded: Coded | None,
+    apart: Sequence[Wrong],
+) -> tuple[ProgramForward, torch.dtype]:
+    """A program that is attached to a pool for the recorded pass, and the type it computes in.
+
+    Raises:
+        MismatchError: a kernel does not take what the model gives it.
+    """
+    native = kernels()
+    assert native is not None
+    graph = set_apart(graph, apart)
+    kept_bytes = weights_kept(graph, coded)
+    small = replace(config, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
+    parts = [CpuAttention().storage(one) for one in cache_shapes(small, shape)]
+    dtype = parts[0].shape.dtype
+    if coded is not None:
+        unpack(graph, coded.compact, dtype)
+    used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
     try:
         built = build(
             graph,
-            model,
+            parameters,
             native,
             Pool(parts, places(shape)),
             max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
@@ -244,12 +323,4 @@ def make_program(
         built, native, tuple(sorted(used)), shape, graph.looked_up, states, kept_bytes
     )
     forward.attach(*parts)
-    worst = forward.verify(recorded, config.block_size, parts[0].shape.dtype)
-    logger.info(
-        "%s runs as %d kernels%s; verified, the largest difference is %.2g",
-        type(model).__name__,
-        len(built.program),
-        f" beside {', '.join(forward.opaque)}" if used else "",
-        worst,
-    )
-    return forward
+    return forward, dtype

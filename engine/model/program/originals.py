@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Opaque, Operation
 from engine.model.program.weights import address_of
@@ -22,13 +22,13 @@ class Originals:
 
     def __init__(
         self,
-        model: nn.Module,
+        parameters: Iterable[Tensor],
         operations: Iterable[Operation],
         forget: Callable[[Tensor], None] = lambda parameter: None,
     ) -> None:
         self._forget = forget
-        self._parameters: dict[int, list[nn.Parameter]] = {}
-        for parameter in model.parameters():
+        self._parameters: dict[int, list[Tensor]] = {}
+        for parameter in parameters:
             self._parameters.setdefault(address_of(parameter), []).append(parameter)
         self._uses: Counter[int] = Counter()
         for operation in operations:

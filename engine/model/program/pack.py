@@ -16,7 +16,7 @@ from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded, Scales, StoredRows
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation
 from engine.model.program.originals import Originals
-from engine.model.program.weights import Rows, Weight, floats
+from engine.model.program.weights import Rows, Weight, dense, floats, matrix_of
 
 # Output features of a tile. A tile of gates and a tile of ups take turns.
 _TILE = 16
@@ -53,6 +53,7 @@ class Packer:
 
     Args:
         native: the compiled kernels.
+        parameters: the originals.
         dtype: that the program computes in.
         coded: which of the model's parameters are codes, if any.
     """
@@ -60,7 +61,7 @@ class Packer:
     def __init__(
         self,
         native: ModuleType,
-        model: nn.Module,
+        parameters: Iterable[Tensor],
         operations: Iterable[Operation],
         dtype: torch.dtype,
         coded: Coded | None = None,
@@ -69,7 +70,7 @@ class Packer:
         self._arena = Arena(native)
         self._dtype = dtype
         self._coded = coded or Coded()
-        self._originals = Originals(model, operations, self._coded.compact.forget)
+        self._originals = Originals(parameters, operations, self._coded.compact.forget)
         self._packed: dict[_Place, tuple[Tensor, Any]] = {}
 
     def linear(self, operation: Linear) -> tuple[Product, ...]:
@@ -142,12 +143,14 @@ class Packer:
         of_blocks = self._pack_stored(stored, join) if stored else None
         if of_blocks is not None:
             return of_blocks
-        matrix = join([self._dense(one) for one in weights]).contiguous()
         scales = self._scales(weights)
         if scales is None:
-            packed = self._arena.take(self._native.packed_size(*matrix.shape), matrix.dtype)
-            self._native.pack_linear(matrix, packed)
+            with self._coded.compact.unpacked(map(matrix_of, weights)):
+                matrix = join([dense(one).to(self._dtype) for one in weights]).contiguous()
+                packed = self._arena.take(self._native.packed_size(*matrix.shape), self._dtype)
+                self._native.pack_linear(matrix, packed)
             return packed, None
+        matrix = join([self._dense(one) for one in weights]).contiguous()
         size = self._native.coded_size(*matrix.shape, scales[0].how)
         packed = self._arena.take(size, torch.uint8)
         self._pack_codes(matrix, scales, join, packed)

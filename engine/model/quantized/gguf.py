@@ -222,7 +222,8 @@ def _in_order(group: tuple[str, ...], order: Tensor, parts: dict[str, Tensor]) -
         width = sum(parts[own].numel() for own in group) // count
         rows = torch.cat([parts[own].view(-1, width) for own in group])
     flat = order.flatten()
-    made = rows if torch.equal(flat, torch.arange(count)) else rows[flat]
+    # rows[flat] copies byte by byte: 100 ms for 30 MB, of which this takes 19.
+    made = rows if torch.equal(flat, torch.arange(count)) else rows.index_select(0, flat)
     return made if are_blocks else made.view(*order.shape, -1)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
 from engine.api.status import QuantizationLoss
 from engine.model import coding, gate, verdicts
@@ -87,18 +88,20 @@ def test_a_broken_verdict_is_none(
     folder: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.mkdir(parents=True)
-    (folder / "key.json").write_text(text)
+    save_file({}, folder / "key.safetensors", {"verdict": text})
     assert verdicts.find("key") is None
     assert "the model is checked anew" in caplog.text
 
 
 def test_the_oldest_verdicts_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_MOST", 2)
+    verdicts.keep("first", FOUND)
+    size = (folder / "first.safetensors").stat().st_size
+    monkeypatch.setattr(verdicts, "_MOST_BYTES", 2 * size)
     for at, key in enumerate(("first", "second", "third")):
         verdicts.keep(key, FOUND)
-        os.utime(folder / f"{key}.json", (at, at))
+        os.utime(folder / f"{key}.safetensors", (at, at))
     verdicts.keep("fourth", FOUND)
-    assert {one.name for one in folder.iterdir()} == {"third.json", "fourth.json"}
+    assert {one.name for one in folder.iterdir()} == {"third.safetensors", "fourth.safetensors"}
 
 
 def test_a_folder_that_cannot_be_written_costs_the_verdict_only(
@@ -121,7 +124,10 @@ def test_a_key_is_another_one_for_another_file_or_other_facts(tmp_path: Path) ->
     assert verdicts.key_of([file], "bfloat16") != key
 
 
-def test_a_second_loading_compares_operations_only(file: Path, checks: list[str]) -> None:
+def test_a_second_loading_compares_operations_only(
+    file: Path, checks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "save_graph", lambda graph, weights: None)
     first = load(file, dtype=None)
     assert {"_check_class", "LossProbe", "verify"} <= set(checks)
     checks.clear()
@@ -153,6 +159,7 @@ def test_operations_that_torch_computes_are_known_the_next_time(
         return found
 
     monkeypatch.setattr(forward, "verify", differing)
+    monkeypatch.setattr(forward, "save_graph", lambda graph, weights: None)
     first = load(file, dtype=None)
     assert first.card.num_off_path == 1
     checks[:] = ["_check_class", "LossProbe", "verify"]  # what the first loading made
