@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from engine.api.errors import InvalidRequestError, cause_of
+from engine.api.errors import InvalidRequestError, UnavailableError, cause_of
 from engine.api.structure import Structure
 from engine.structure.compiler import Compiler
 from engine.structure.grammar import Grammar
@@ -43,11 +43,15 @@ class Grammars:
         special: ids that no text becomes.
         ends: ids that end an output.
         size: how many logits the model has.
+
+    Attributes:
+        ends: as given.
     """
 
     def __init__(
         self, trial: Trial, special: Collection[int], ends: Collection[int], size: int
     ) -> None:
+        self.ends = frozenset(ends)
         self._trial = trial
         self._special = special
         self._ends = tuple(sorted(ends))
@@ -61,11 +65,14 @@ class Grammars:
         """Make the compiler ready for the first structure; blocks.
 
         That holds the interpreter's lock for some 0.3 s where a vocabulary has 150,000 words, which
-        is better spent while a model is loaded than while it serves.
+        is better spent while a model is loaded than while it serves. It is tried no more if the
+        model is closed meanwhile.
         """
         try:
             if self._has_end:
                 self._compiler_here()
+        except UnavailableError:
+            pass  # The model was closed, or could not be loaded.
         except BaseException as error:  # a panic is no Exception
             # It is tried again for each structure, and the error is told then.
             log.warning("structures of replies cannot be compiled: %s", cause_of(error))

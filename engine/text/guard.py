@@ -53,6 +53,11 @@ class ContentGuard:
             if text in turns and _MARKER.fullmatch(text)
         }
         self._texts = tuple(guarded.values())
+        self._known = frozenset(self._texts)
+        self._lengths: dict[str, list[int]] = {}
+        for first, length in sorted({(text[0], len(text)) for text in self._texts}):
+            self._lengths.setdefault(first, []).append(length)
+        self._firsts = re.compile("|".join(map(re.escape, self._lengths)))
         self._edges = {edge for text in self._texts for edge in (text[0], text[-1])}
         # Any text may become the token for unknown characters, or the tokens for bytes.
         unknown = tokenizer.encode(_UNKNOWN, add_special_tokens=False)
@@ -141,12 +146,18 @@ class ContentGuard:
         return Counter(token_id for token_id in token_ids or () if token_id in self._ids)
 
     def _break(self, content: str, breaker: str) -> str:
-        for text in self._texts:
-            if text in content:
-                # The lookahead finds each occurrence, even where two overlap.
-                broken = r"\g<0>" + breaker if len(text) > 1 else breaker
-                content = re.sub(f"(?={re.escape(text)}).", broken, content, flags=re.DOTALL)
-        return content
+        """A text with a breaker in each guarded token. Gemma has 6,249 of these, so they are not
+        looked for one after the other.
+        """
+
+        def break_one(found: re.Match[str]) -> str:
+            first, begin = found.group(), found.start()
+            for length in self._lengths[first]:
+                if content[begin : begin + length] in self._known:
+                    return first + breaker if length > 1 else breaker
+            return first
+
+        return self._firsts.sub(break_one, content) if self._texts else content
 
     def _spread(self, content: str) -> str:
         text = content.strip()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,16 +62,23 @@ class EncoderPool:
     Args:
         tokenizer: of transformers; it is pickled.
         seconds: that each job may take, beside those that the length of its text adds.
+        first: a process that was started before; None starts one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS) -> None:
-        self._start = Start(list(sys.path), pickle.dumps(tokenizer), model_key, seconds)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        model_key: str,
+        seconds: float = JOB_SECONDS,
+        first: EncoderProcess | None = None,
+    ) -> None:
+        self._start = Start(pickle.dumps(tokenizer), model_key, seconds)
         self._changed = threading.Condition()
         self._idle: list[EncoderProcess] = []
         self._busy: set[EncoderProcess] = set()
         self._is_closed = False
         self._was_ready = False
-        self._add()
+        self._add(first)
 
     def encode(
         self,
@@ -209,19 +215,25 @@ class EncoderPool:
                 self._add()  # Now, and not when a prompt waits for it.
             self._changed.notify_all()
 
-    def _add(self) -> None:
+    def _add(self, process: EncoderProcess | None = None) -> None:
         try:
-            self._idle.append(EncoderProcess(self._start))
+            process = process or EncoderProcess()
         except OSError as error:
             log.error("a process that encodes prompts cannot be started: %s", error)
+            return
+        process.begin(self._start)
+        self._idle.append(process)
 
 
 @contextmanager
 def encoding(
-    tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS
+    tokenizer: Tokenizer,
+    model_key: str,
+    seconds: float = JOB_SECONDS,
+    first: EncoderProcess | None = None,
 ) -> Iterator[EncoderPool]:
     """A pool that is started for the context and ready at its end; closed if that is an error."""
-    pool = EncoderPool(tokenizer, model_key, seconds)
+    pool = EncoderPool(tokenizer, model_key, seconds, first)
     try:
         yield pool
         pool.ready()

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from engine.api.errors import EngineError, ModelError
 from engine.text.job import Job
@@ -35,14 +36,15 @@ class EncoderProcess:
     """Starts a process; one thread at a time, but for `kill`.
 
     Attributes:
+        has_begun: `begin` was called.
         is_ready: `ready` has returned.
 
     Raises:
         OSError: it cannot be started.
     """
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+    def __init__(self) -> None:
+        self._seconds = 0.0
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._process = subprocess.Popen(
             _WORKER,
@@ -55,9 +57,18 @@ class EncoderProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
-        self.is_ready = False
+        self.has_begun = self.is_ready = False
+        self._send(list(sys.path))
+
+    def begin(self, start: Start) -> None:
+        """Hand over a tokenizer. Until then the process imports what it needs."""
+        self.has_begun = True
+        self._seconds = start.seconds
+        self._send(tuple(start))
+
+    def _send(self, content: object) -> None:
         try:
-            self._channel.send(pickle.dumps(tuple(start)), time.monotonic() + START_SECONDS)
+            self._channel.send(pickle.dumps(content), time.monotonic() + START_SECONDS)
         except OSError:
             self.kill()  # `ready` says so
 
@@ -78,7 +89,7 @@ class EncoderProcess:
             trouble = self._channel.receive(time.monotonic() + START_SECONDS)
             if not trouble:
                 what = "the model's chat template or tokenizer did not come to an end"
-                trouble = self._channel.receive(time.monotonic() + self._start.seconds)
+                trouble = self._channel.receive(time.monotonic() + self._seconds)
         except TimeoutError:
             self.kill()
             raise ModelError(what) from None
@@ -96,7 +107,7 @@ class EncoderProcess:
             InvalidRequestError: it takes too much time or memory.
             EngineError: the process ended.
         """
-        seconds = self._start.seconds + job.seconds
+        seconds = self._seconds + job.seconds
         deadline = time.monotonic() + seconds
         try:
             self._channel.send(pickle.dumps(job), deadline)
@@ -135,3 +146,21 @@ class EncoderProcess:
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         line = words.rpartition("\n")[2]
         return f"{line} ({end})" if line else end
+
+
+@contextmanager
+def early_process() -> Iterator[EncoderProcess | None]:
+    """A process that is started before there is a tokenizer, since it imports for 1.5 s; None if
+    none can be started. It is closed at the end if nothing has begun with it.
+    """
+    try:
+        process = EncoderProcess()
+    except OSError as error:
+        log.error("a process that encodes prompts cannot be started: %s", error)
+        yield None
+        return
+    try:
+        yield process
+    finally:
+        if not process.has_begun:
+            process.close()

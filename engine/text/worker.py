@@ -1,10 +1,10 @@
 """Worker: the process that encodes prompts and reads replies, with the model's own code.
 
 `engine.text.process` starts it as `python -m engine.text.worker`. Frames (`engine.text.wire`) come
-on standard input: a `Start`, then jobs. Each is answered on standard output. The `Start` is
-answered twice with nothing: when the tokenizer has been unpickled, and when it has been tried. If
-the tokenizer cannot be used, the answer is the reason instead, and the process ends. The process
-also ends when its standard input does.
+on standard input: the `sys.path` of the program, a `Start`, then jobs. Each `Start` and job is
+answered on standard output. The `Start` is answered twice with nothing: when the tokenizer has been
+unpickled, and when it has been tried. If the tokenizer cannot be used, the answer is the reason
+instead, and the process ends. The process also ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ class Start(NamedTuple):
     """What a worker begins with.
 
     Attributes:
-        path: `sys.path` of the program.
         tokenizer: the pickled tokenizer.
         model_key: the model's `LoadedModel.key`.
         seconds: that each job may take, beside those that its text adds (`Job.seconds`).
     """
 
-    path: list[str]
     tokenizer: bytes
     model_key: str
     seconds: float
@@ -55,14 +53,19 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if (frame := read_frame(requests)) is None:
         return
-    start = Start(*pickle.loads(frame))
-    sys.path[:] = start.path
+    sys.path[:] = pickle.loads(frame)
     # transformers' tokenizers need no torch, whose import takes 2.5 s and 180 MB.
     sys.modules["torch"] = None  # type: ignore[assignment]
+
+    # Nearly all of the time that a process takes to start, so before the tokenizer is there.
+    from transformers import PreTrainedTokenizerFast  # noqa: F401
 
     from engine.api.errors import cause_of
     from engine.text.encoder import ChatEncoder
 
+    if (frame := read_frame(requests)) is None:
+        return
+    start = Start(*pickle.loads(frame))
     try:
         tokenizer = pickle.loads(start.tokenizer)
         _answer(answers, b"")

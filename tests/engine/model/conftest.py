@@ -66,7 +66,8 @@ class EncoderHere(ChatEncoder):
 def encodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each model would take longer to start than the model takes to load."""
 
-    def here(tokenizer: Any, key: str) -> AbstractContextManager[EncoderHere]:
+    def here(tokenizer: Any, key: str, first: None) -> AbstractContextManager[EncoderHere]:
         return nullcontext(EncoderHere(tokenizer, key))
 
+    monkeypatch.setattr(loader, "early_process", nullcontext)
     monkeypatch.setattr(loader, "encoding", here)

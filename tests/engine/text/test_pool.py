@@ -19,6 +19,7 @@ from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.text.encoder import ChatEncoder
 from engine.text.pool import ClosedError, EncoderPool, encoding
+from engine.text.process import early_process
 from tests.support.unruly_tokenizer import UnrulyTokenizer
 
 KEY = "model@revision:float32"
@@ -208,6 +209,19 @@ def test_a_tokenizer_that_cannot_begin_is_no_model(fault: str, sentence: str) ->
 def test_a_load_that_fails_leaves_no_process() -> None:
     before = processes()
     with pytest.raises(ZeroDivisionError), encoding(UnrulyTokenizer(), KEY):
+        raise ZeroDivisionError
+    assert processes() <= before
+
+
+def test_a_process_that_is_started_early_is_the_pool_s_or_ends() -> None:
+    before = processes()
+    with early_process() as process:
+        assert processes() > before
+        pool = EncoderPool(UnrulyTokenizer(), KEY, SECONDS, process)
+    assert pool.encode(chat("Hi"), None) == ids("Hi")
+    assert len(processes() - before) == 1
+    pool.close()
+    with pytest.raises(ZeroDivisionError), early_process():
         raise ZeroDivisionError
     assert processes() <= before
 

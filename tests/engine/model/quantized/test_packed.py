@@ -118,7 +118,8 @@ def test_what_no_kernel_serves_is_unpacked(
 ) -> None:
     save_quantized(tmp_path, format_name, "llama")
     loaded, coded, _ = loaded_with(monkeypatch, tmp_path)
-    assert coded is not None and not coded.has_codes
+    assert coded is not None
+    assert not coded.has_codes
     assert loaded.shape.saved_bytes == 0
     assert (loaded.card.packed_as, loaded.card.loss) == ("", None)
     loaded.close()
