@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 
 import torch
@@ -136,7 +137,18 @@ class Buffers:
         per_sample, width, dtype = self._kind(value)
         # It holds zeros, because kernels read the columns past a value's width and never write
         # them.
-        matrix = torch.zeros(self._rows[per_sample], width, dtype=dtype, device=self._device)
+        matrix = _zeros(self._rows[per_sample], width, dtype, self._device)
         self._made(matrix, per_sample)
         self._matrices.append(matrix)
         return len(self._matrices) - 1
+
+
+def _zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A matrix of zeros. On the CPU its rows take no memory until a step is that large: the logits
+    of 256 rows are 268 MB where a vocabulary has 262,144 words, and torch would write them all.
+    """
+    size = rows * columns * dtype.itemsize
+    if device.type != "cpu" or not size:
+        return torch.zeros(rows, columns, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(rows, columns)
