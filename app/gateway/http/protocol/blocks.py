@@ -17,10 +17,14 @@ from engine.api.tools import ToolCall
 class InnerBlock(Piece):
     """A block within what a tool gave, or of a system prompt. Only text is served, so the others
     are read to be refused.
+
+    Attributes:
+        tool_name: of type `tool_reference`, which a search for tools gives: one that it found.
     """
 
     type: str
     text: str = ""
+    tool_name: str | None = None
 
 
 Inner = Annotated[tuple[InnerBlock, ...], Field(fail_fast=True)]
@@ -106,31 +110,50 @@ def _call(block: Block, at: str) -> ToolCall:
 def _result(block: Block, at: str, called: Mapping[str, str]) -> ChatMessage:
     _check(block, "tool_use_id", at)
     name = block.tool_use_id or ""
-    text = inner_text(block.content or "", f"{at}.content")
+    text = inner_text(block.content or "", f"{at}.content", ("text", "tool_reference"))
     return ChatMessage("tool", text, tool_call_id=name, name=called.get(name, ""))
 
 
-def _check(block: Block, name: str, at: str) -> None:
+def _check(block: InnerBlock, name: str, at: str) -> None:
     if getattr(block, name) is None:
         allowed = BLOCKS_ALLOWED[f"messages.*.content.*.{name}"]
         text = f"{at}.{name} is missing; it must be {allowed} in a block of type {block.type}"
         raise InvalidRequestError(text, f"{at}.{name}")
 
 
-def inner_text(content: str | Sequence[InnerBlock], path: str) -> str:
-    """The text of blocks that may be nothing else.
+def inner_text(
+    content: str | Sequence[InnerBlock], path: str, types: Sequence[str] = ("text",)
+) -> str:
+    """The text of blocks.
+
+    Args:
+        types: that they may have.
 
     Raises:
-        InvalidRequestError: one is no text.
+        InvalidRequestError: one has another type, or lacks a field.
     """
     if isinstance(content, str):
         return content
+    texts = []
     for number, block in enumerate(content):
-        if block.type != "text":
-            at = f"{path}[{number}].type"
-            text = f"{at} is {block.type!r}; models are served for text only, so it must be 'text'"
-            raise InvalidRequestError(text, at)
-    return "\n".join(block.text for block in content)
+        at = f"{path}[{number}]"
+        if block.type not in types:
+            allowed = " or ".join(map(repr, types))
+            text = f"{at}.type is {block.type!r}; models are served for text only, so it must be"
+            raise InvalidRequestError(f"{text} {allowed}", f"{at}.type")
+        if block.type == "tool_reference":
+            _check(block, "tool_name", at)
+            texts.append(f"The tool {block.tool_name} can be called now.")
+        else:
+            texts.append(block.text)
+    return "\n".join(texts)
+
+
+def found_tools(said: Sequence[Said]) -> set[str]:
+    """The names of tools to which results of tools refer."""
+    blocks = [block for one in said if not isinstance(one.content, str) for block in one.content]
+    inner = [one for block in blocks if isinstance(block.content, tuple) for one in block.content]
+    return {one.tool_name or "" for one in inner if one.type == "tool_reference"}
 
 
 # What each field of a message must be, by its path.
@@ -147,7 +170,8 @@ BLOCKS_ALLOWED: dict[str, str] = {
     "messages.*.content.*.name": "text",
     "messages.*.content.*.input": "an object",
     "messages.*.content.*.tool_use_id": "text",
-    "messages.*.content.*.content": "text or a list of blocks of type text",
+    "messages.*.content.*.content": "text or a list of blocks of type text or tool_reference",
+    "messages.*.content.*.tool_name": "text, the name of a tool",
 }
 Conversation = Annotated[tuple[Said, ...], Field(min_length=1, max_length=MAX_MESSAGES)]
 

@@ -11,6 +11,7 @@ from app.gateway.http.protocol.blocks import (
     Conversation,
     Inner,
     conversation,
+    found_tools,
     inner_text,
 )
 from app.gateway.http.protocol.generating import Stops
@@ -24,12 +25,17 @@ from engine.api.tools import MAX_TOOLS
 
 
 class Tool(Told):
-    """A tool that the client runs. Those of Anthropic's own servers have other types."""
+    """A tool that the client runs. Those of Anthropic's own servers have other types.
+
+    Attributes:
+        defer_loading: whether the prompt has it only from when a result refers to it.
+    """
 
     type: Literal["custom"] | None = None
     name: str
     description: str = ""
     input_schema: dict[str, Any]
+    defer_loading: bool = False
 
     def in_openai_form(self) -> dict[str, Any]:
         """The tool as a chat template takes it."""
@@ -57,11 +63,12 @@ class Thinking(Told):
     """Whether the model thinks before it answers.
 
     Attributes:
+        type: `between_tools` is `disabled` for models that write no updates while they work.
         display: `omitted` leaves the thinking out of what is told.
     """
 
-    type: Literal["enabled", "adaptive", "disabled"]
-    display: Literal["summarized", "omitted"] | None = None
+    type: Literal["enabled", "adaptive", "disabled", "between_tools"]
+    display: Literal["summarized", "omitted", "updates"] | None = None
 
 
 class Output(Told):
@@ -100,6 +107,7 @@ class MessageCountRequest(Told):
         "tools.*.name": "text",
         "tools.*.description": "text",
         "tools.*.input_schema": "an object, a JSON Schema",
+        "tools.*.defer_loading": "true or false",
         "tool_choice": "an object with type",
         "tool_choice.type": "one of auto, none, any, tool",
         "tool_choice.name": "text, the name of a tool",
@@ -108,8 +116,8 @@ class MessageCountRequest(Told):
         "output_config.effort": "text",
         **format_allowed("output_config.format"),
         "thinking": "an object with type",
-        "thinking.type": "one of enabled, adaptive, disabled",
-        "thinking.display": "summarized or omitted",
+        "thinking.type": "one of enabled, adaptive, disabled, between_tools",
+        "thinking.display": "one of summarized, omitted, updates",
     }
 
     model: str | None = None
@@ -143,7 +151,11 @@ class MessageCountRequest(Told):
 
     @property
     def _functions(self) -> list[dict[str, Any]]:
-        return [tool.in_openai_form() for tool in self.tools or ()]
+        tools = self.tools or ()
+        found = found_tools(self.messages) if any(tool.defer_loading for tool in tools) else set()
+        return [
+            tool.in_openai_form() for tool in tools if not tool.defer_loading or tool.name in found
+        ]
 
     def forced_calls(self) -> ForcedCalls | None:
         """The calls that the reply has to make; None if it need not.
@@ -176,7 +188,7 @@ class MessageCountRequest(Told):
             given["tools"] = self._functions
         arguments: dict[str, Any] = {}
         if self.thinking is not None:
-            arguments["enable_thinking"] = self.thinking.type != "disabled"
+            arguments["enable_thinking"] = self.thinking.type in ("enabled", "adaptive")
         if self.output_config is not None and self.output_config.effort is not None:
             arguments["reasoning_effort"] = self.output_config.effort
         if arguments:

@@ -220,6 +220,40 @@ def test_a_tool_is_called_and_its_result_is_told(calling: HttpServing) -> None:
     )
 
 
+def test_a_deferred_tool_is_offered_once_a_result_refers_to_it(calling: HttpServing) -> None:
+    """So do coding assistants that have many tools, and search among them."""
+    client, search = connect(calling), {"name": "search", "input_schema": {"type": "object"}}
+    tools = [search, {**TOOLS[0], "defer_loading": True}]
+    asked = [{"role": "user", "content": "the weather?"}]
+    found: list[Any] = [
+        *asked,
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "a", "name": "search", "input": {}}],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "a",
+                    "content": [{"type": "tool_reference", "tool_name": "weather"}],
+                }
+            ],
+        },
+    ]
+    with calling.running():
+        for messages in (asked, found):
+            create(client, messages=messages, tools=tools)
+    before, after = calling.engine.submissions
+    names = [
+        [tool["function"]["name"] for tool in one.sampling["tools"]] for one in (before, after)
+    ]
+    assert names == [["search"], ["search", "weather"]]
+    result = "The tool weather can be called now."
+    assert after.messages[-1] == ChatMessage("tool", result, tool_call_id="a", name="search")
+
+
 def test_a_stream_tells_calls_as_blocks(calling: HttpServing) -> None:
     client = connect(calling)
     asking: list[Any] = [{"role": "user", "content": "the weather?"}]
@@ -263,8 +297,12 @@ def test_thinking_is_told_to_those_who_ask_for_it() -> None:
             create(client, messages=[*HELLO, got.to_param(), {"role": "user", "content": "and?"}])
             for stated in ({}, {"thinking": {**THINKING, "display": "omitted"}}):
                 assert [block.type for block in create(client, **stated).content] == ["text"]
+            updates = create(client, thinking={**THINKING, "display": "updates"})
+            assert [block.type for block in updates.content] == ["thinking", "text"]
+            create(client, thinking={"type": "between_tools"})
         sampling = [one.sampling.get("chat_template_kwargs") for one in serving.engine.submissions]
-        assert sampling == [{"enable_thinking": True}, None, None, {"enable_thinking": True}]
+        thinks, does_not = {"enable_thinking": True}, {"enable_thinking": False}
+        assert sampling == [thinks, None, None, thinks, thinks, does_not]
         assert serving.engine.submissions[1].messages[1] == ChatMessage("assistant", "yes", "hm")
         told = events(serving, thinking=THINKING)
         pieces = [one["delta"] for one in told if one["type"] == "content_block_delta"]
@@ -378,6 +416,30 @@ def test_a_full_server_is_overloaded() -> None:
             "messages[0].content[0].name is missing; it must be text in a block of type tool_use",
         ),
         ({"system": [{"type": "image"}]}, "system[0].type is 'image'"),
+        (
+            {"system": [{"type": "tool_reference", "tool_name": "f"}]},
+            "system[0].type is 'tool_reference'; models are served for text only, so it must be"
+            " 'text'",
+        ),
+        *(
+            (
+                {
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": [
+                                {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+                            ],
+                        }
+                    ]
+                },
+                f"messages[0].content[0].content[0].{wrong}",
+            )
+            for block, wrong in (
+                ({"type": "image"}, "type is 'image'; models are served for text only, so it must"),
+                ({"type": "tool_reference"}, "tool_name is missing; it must be text"),
+            )
+        ),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema is missing; it must be an object"),
         (
             {"tools": [{"type": "bash_20250124", "name": "bash", "input_schema": {}}]},
