@@ -29,7 +29,10 @@ _DEEPEST = 64
 _MOST_ENDS = 6
 _DECODER = json.JSONDecoder(strict=False)  # Models write line breaks as they are.
 _ARGUMENTS = ("arguments", "parameters")
-_FENCE = re.compile(r"```(?:json|python)?\s*")
+_FENCE = re.compile(r"```[ \t]*\w*")
+# What may be missing behind the arguments of the last call, and what stands behind all calls.
+_MISSING = ("}", "]", "}]")
+_BEHIND = re.compile(r"\s*(?:$|<|```|\[/?[A-Z])")
 _PYTHON = re.compile(r"\[\s*[\w./-]+\s*\(")
 _WORDS = {
     **{"True": True, "False": False, "None": None},
@@ -126,7 +129,7 @@ class JsonForm(Form):
         return text.startswith(("{", "["), _bare(text, at))
 
     def read(self, text: str, at: int, types: _Types) -> tuple[list[ToolCall], int]:
-        value, at = decode(text, at)
+        value, at = _decode_calls(text, at)
         entries = value if isinstance(value, list) else [value]
         if not entries:
             raise UnreadableCallError("a list of calls is empty")
@@ -682,6 +685,40 @@ def decode(text: str, at: int) -> tuple[Any, int]:
         raise UnreadableCallError(f"a call is no JSON: {error.msg}") from None
 
 
+def _decode_calls(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value with calls that begins at a place, and where it ends.
+
+    Small models miscount the brackets that close a call: those behind its arguments may be missing,
+    where nothing but the end of calls follows, and there may be more of them.
+
+    Raises:
+        ValueError: there is none.
+    """
+    start = _bare(text, at)
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        value, end = _decode_unclosed(text[start : error.pos].rstrip(), error), error.pos
+        if _BEHIND.match(text, end) is None:
+            raise UnreadableCallError(f"a call is no JSON: {error.msg}") from None
+    while (behind := _bare(text, end)) < len(text) and text[behind] in "}]":
+        end = behind + 1
+    return value, end
+
+
+def _decode_unclosed(text: str, error: json.JSONDecodeError) -> Any:
+    """
+    Args:
+        error: why it is no JSON as it stands.
+    """
+    for closing in _MISSING if text.endswith("}") else ():
+        try:
+            return _DECODER.decode(text + closing)
+        except json.JSONDecodeError:
+            continue
+    raise UnreadableCallError(f"a call is no JSON: {error.msg}") from None
+
+
 def _brackets(text: str, at: int) -> tuple[str, int]:
     """The text from a place to the end of the brackets that are opened behind it, as Python has
     brackets, and where that is. Line breaks within texts are escaped, as they would have to be.
@@ -741,16 +778,19 @@ def begins_call(content: str, names: Sequence[str]) -> bool | None:
     Returns:
         None as long as that is open.
     """
-    begun = "".join(content.split())
+    begun = content.lstrip()
+    fence = _FENCE.match(begun)
+    if "```".startswith(begun) or (fence is not None and fence.end() == len(begun)):
+        return None if names else False  # A fence, or its label, may go on.
+    begun = "".join(begun[fence.end() if fence is not None else 0 :].split())
     found: bool | None = False
     for name in names:
         bare = "".join(name.split())
         for start in (f'{{"name":"{bare}"', f'[{{"name":"{bare}"', f"[{bare}("):
-            for fence in ("", "```json", "```", "```python"):
-                if begun.startswith(fence + start):
-                    return True
-                if (fence + start).startswith(begun):
-                    found = None
+            if begun.startswith(start):
+                return True
+            if start.startswith(begun):
+                found = None
     return found
 
 
@@ -765,7 +805,7 @@ def read_bare(content: str, names: Sequence[str]) -> tuple[list[ToolCall], str] 
         return None
     at = _bare(content, 0)
     fence = _FENCE.match(content, at)
-    at = fence.end() if fence is not None else at
+    at = _bare(content, fence.end()) if fence is not None else at
     found: list[ToolCall] = []
     while content.startswith(("{", "["), at):
         try:
@@ -787,7 +827,7 @@ def read_bare(content: str, names: Sequence[str]) -> tuple[list[ToolCall], str] 
 def _bare_calls(content: str, at: int) -> tuple[list[ToolCall], int]:
     if _PYTHON.match(content, at) is not None:
         return PythonForm((), ()).read(content, at, {})
-    value, end = decode(content, at)
+    value, end = _decode_calls(content, at)
     entries = value if isinstance(value, list) else [value]
     calls = []
     for entry in entries:

@@ -165,6 +165,23 @@ def test_ids_in_a_reply_are_its_calls(models: object) -> None:
             "",
         ),
         ('{"name": "weather", "arguments": {}} and so on', [("weather", {})], "and so on"),
+        ('```xml\n{"name": "weather", "arguments": {}}\n```', [("weather", {})], ""),
+        # Brackets that are missing behind the arguments, or too many.
+        ('{"name": "weather", "arguments": {"days": 2} \n', [("weather", {"days": 2})], ""),
+        ('```json\n{"name": "weather", "arguments": {}\n```\nIt is.', [("weather", {})], "It is."),
+        ('[{"name": "weather", "arguments": {"days": 2}', [("weather", {"days": 2})], ""),
+        (
+            '[{"name": "weather", "arguments": {}}, {"name": "get-time", "arguments": {}}',
+            [("weather", {}), ("get-time", {})],
+            "",
+        ),
+        ('{"name": "weather", "arguments": {"days": 2}}}', [("weather", {"days": 2})], ""),
+        ('```\n{"name": "weather", "arguments": {}}}\n]\n```\nIt is.', [("weather", {})], "It is."),
+        (
+            '{"name": "weather", "arguments": {}}}\n{"name": "get-time", "arguments": {}}',
+            [("weather", {}), ("get-time", {})],
+            "",
+        ),
         # No call: another name, no arguments, in the midst of text, cut off, no JSON.
         ('{"name": "delete", "arguments": {}}', [], ""),
         ('{"name": "weather"}', [], ""),
@@ -173,6 +190,9 @@ def test_ids_in_a_reply_are_its_calls(models: object) -> None:
         ('Here: {"name": "weather", "arguments": {}}', [], ""),
         ('{"name": "weather", "arguments": {"days": ', [], ""),
         ('{"name": "weather", "arguments": {days: 2}}', [], ""),
+        ('{"name": "weather", "arguments": {} and so on', [], ""),
+        ('{"name": "weather", "arguments": {"deep": {"a": 1}', [], ""),
+        ('{"name": "weather", "arguments": "the cat"', [], ""),
         ('[{"name": "weather", "arguments": {}}, {"name": "delete", "arguments": {}}]', [], ""),
         ("{}", [], ""),
         ("[1, 2]", [], ""),
@@ -188,12 +208,13 @@ def test_calls_whose_tags_were_forgotten(
             assert models(form).read(text, ()) is None  # type: ignore[operator]
 
 
-@given(st.sampled_from(["json", "list", "python"]), st.integers(0, 60))
+@given(st.sampled_from(["json", "list", "python", "label"]), st.integers(0, 60))
 def test_whether_text_begins_a_call_is_open_until_it_is_known(kind: str, length: int) -> None:
     whole = {
         "json": '```json\n{ "name" : "weather", "arguments": {}}',
         "list": '[\n{"name": "weather", "arguments": {}}]',
         "python": '[weather(city="x")]',
+        "label": '``` xml\n{"name": "weather", "arguments": {}}',
     }[kind]
     decided = next(n for n in range(len(whole)) if begins_call(whole[:n], ["weather"]))
     assert begins_call(whole[:length], ["weather"]) is (True if length >= decided else None)
@@ -238,6 +259,12 @@ def test_what_begins_as_a_call_and_is_none_cannot_be_read(
         ("hermes", '<tool_call>{"name": "weather", "arguments": {}}', [("weather", {})]),
         ("hermes", '<tool_call>\n[{"name": "weather", "parameters": {}}]', [("weather", {})]),
         (
+            "hermes",
+            '<tool_call>\n{"name": "weather", "arguments": {}\n</tool_call>\n'
+            '<tool_call>\n{"name": "get-time", "arguments": {}}}\n</tool_call>',
+            [("weather", {}), ("get-time", {})],
+        ),
+        (
             "a tag for each argument",
             "<function=weather>\n<parameter=city>\n</parameter> is\n</parameter>\n</function>",
             [("weather", {"city": "</parameter> is"})],
@@ -263,7 +290,8 @@ def test_what_begins_as_a_call_and_is_none_cannot_be_read(
 def test_models_write_it_a_little_otherwise(
     models: object, form: str, text: str, calls: list[tuple[str, object]]
 ) -> None:
-    assert plain(models(form).read(text)) == calls  # type: ignore[operator]
+    found = models(form).read(text)  # type: ignore[operator]
+    assert (plain(found), "" if found is None else found.content) == (calls, "")
 
 
 def test_tags_around_a_call_and_within_one(byte_level: PreTrainedTokenizerFast) -> None:
