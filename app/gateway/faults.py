@@ -24,6 +24,7 @@ RETRYABLE = frozenset({429, 500, 503})
 
 _CODES = {
     "invalid_request_error": 400,
+    "context_length_error": 400,
     "invalid_config_error": 400,
     "deadline_error": 408,
     "overloaded_error": 429,
@@ -31,6 +32,8 @@ _CODES = {
     "model_error": 503,
     "restarted": 503,
 }
+# What OpenAI has a code for, behind which clients shorten their chats.
+_REASONS = {"context_length_error": "context length exceeded"}
 # Parameters that have other names in the engine than in requests.
 _PARAMS = {"prompt": "messages", "deadline": "deadline_ms"}
 
@@ -78,4 +81,5 @@ class Fault(Exception):  # noqa: N818 - a word of the protocols
         """The fault for an error of the engine or the journal. A type that is not known becomes an
         error of the engine."""
         param = None if info.param is None else _PARAMS.get(info.param, info.param)
-        return cls(_CODES.get(info.type, 500), info.message, param)
+        code, reason = _CODES.get(info.type, 500), _REASONS.get(info.type, "")
+        return cls(code, info.message, param, reason=reason)

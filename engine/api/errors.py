@@ -62,6 +62,15 @@ class InvalidRequestError(EngineError):
     type = "invalid_request_error"
 
 
+class ContextLengthError(InvalidRequestError):
+    """Prompt and reply have more tokens than the context, or all of the KV cache.
+
+    Clients know it by its type and shorten their chats, so it is no other error of a request.
+    """
+
+    type = "context_length_error"
+
+
 class InvalidConfigError(EngineError):
     """An engine setting or a knob lies outside what is allowed."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.api.config import EngineConfig
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import ContextLengthError, InvalidRequestError
 from engine.api.sampling import SamplingParams
 
 MAX_DEADLINE = 365 * 24 * 3600
@@ -69,18 +69,20 @@ def max_output_tokens(
         trims: whether it gets all that fit if it asks for more.
 
     Raises:
-        InvalidRequestError: prompt and output do not fit in the model length or the whole pool.
+        InvalidRequestError: the prompt is empty.
+        ContextLengthError: prompt and output do not fit in the model length or the whole pool.
     """
     if num_prompt_tokens == 0:
         raise InvalidRequestError("the prompt is empty; at least 1 token is needed", "prompt")
     limit = min(config.max_model_len, config.num_slots)
-    bounds = f"context {config.max_model_len}, pool {config.num_slots} tokens"
+    # By these words, here and below, coding assistants know that they have to shorten a chat.
+    bounds = f"maximum context length is {config.max_model_len} tokens, pool {config.num_slots}"
     room = limit - num_prompt_tokens
     least = 0 if sampling.max_tokens == 0 else 1
     if room < least:
         leaving = ", leaving 1 for the answer" if least else ""
-        raise InvalidRequestError(
-            f"the prompt has {num_prompt_tokens} tokens; at most {limit - least} are allowed"
+        raise ContextLengthError(
+            f"the prompt is too long: {num_prompt_tokens} tokens > {limit - least} allowed"
             f"{leaving} ({bounds})",
             "prompt",
         )
@@ -89,7 +91,7 @@ def max_output_tokens(
         most = min(most, room)
     for name, value in (("max_tokens", most), ("min_tokens", sampling.min_tokens)):
         if value > room:
-            raise InvalidRequestError(
+            raise ContextLengthError(
                 f"{name} is {value}; with a prompt of {num_prompt_tokens} tokens at most {room} "
                 f"are allowed ({bounds})",
                 name,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from engine.api.client import ChatMessage
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import ContextLengthError, InvalidRequestError
 from engine.api.stream import Context
 from engine.api.structure import Structure
 from engine.api.tools import ToolUse
@@ -173,14 +173,14 @@ class ChatCodec:
             max_model_len: tokens of the context.
 
         Raises:
-            InvalidRequestError: it is more than `max_model_len` of the longest tokens have.
+            ContextLengthError: it is more than `max_model_len` of the longest tokens have.
         """
         longest = self._vocabulary.longest
         most = max_model_len * longest
         if size > most:
-            raise InvalidRequestError(
-                f"the prompt has {size} bytes of text; at most {most} are allowed, {longest} (of "
-                f"the longest token) for each token of the context of {max_model_len}",
+            raise ContextLengthError(
+                f"the prompt is too long: {size} bytes of text > {most} allowed, {longest} (of the "
+                f"longest token) for each token (maximum context length is {max_model_len} tokens)",
                 "prompt",
             )
 

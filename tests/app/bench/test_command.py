@@ -162,7 +162,7 @@ def test_a_dataset_is_served_and_what_does_not_fit_is_told(own_process: Path) ->
     assert value(result.stdout, "Successful requests") == ["2"]
     assert value(result.stdout, "Failed requests") == ["1"]
     assert value(result.stdout, "Total generated tokens") == ["153"]
-    assert "failed 1x: the prompt has 9000 tokens; at most 4095 are allowed" in result.stdout
+    assert "failed 1x: the prompt is too long: 9000 tokens > 4095 allowed" in result.stdout
     first = bench("--simulate", "h100:llama-8b", "--dataset-path", str(path), "--num-prompts", "2")
     assert first.exit_code == ExitCode.OK
 

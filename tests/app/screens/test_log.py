@@ -78,7 +78,7 @@ async def test_a_refused_request_is_in_the_log(tmp_path: Path) -> None:
         stage.engine.submit(Submission(messages=messages, request_id="far"))
         await stage.turn()
         first, second = stage.deck.panels.log.lines
-        assert first.text.startswith("refuse 1 new chat: the prompt has 30")
+        assert first.text.startswith("refuse 1 new chat: the prompt is too long: 30")
         assert first.chat == mine.conversation
-        assert second.text.startswith("refuse request far: the prompt has 30")
-        assert "W engine refuse 1 new chat: the prompt has" in await stage.screen()
+        assert second.text.startswith("refuse request far: the prompt is too long: 30")
+        assert "W engine refuse 1 new chat: the prompt is" in await stage.screen()

@@ -70,7 +70,7 @@ async def test_a_turn_that_was_refused_is_a_failed_one_in_the_table_too(tmp_path
         screen = await stage.screen()
         assert "1 ✗ one" in screen
         (row,) = (line for line in screen.splitlines() if "✗ error" in line)
-        assert row[:73].split("✗ error")[1].strip().startswith("– the prompt has 30")
+        assert row[:73].split("✗ error")[1].strip().startswith("– the prompt is too")
         assert "✓ done" not in screen
     async with staged(tmp_path, size=(160, 48)) as stage:
         assert "✗ error" in await stage.screen()

@@ -52,7 +52,7 @@ def test_what_does_not_fit_may_be_cut() -> None:
         assert max_output_tokens(config, 10, sampling, trims=True) == most
     with pytest.raises(InvalidRequestError, match=r"max_tokens is 31; .* at most 30 are allowed"):
         max_output_tokens(config, 10, SamplingParams(max_tokens=31))
-    with pytest.raises(InvalidRequestError, match="the prompt has 40 tokens"):
+    with pytest.raises(InvalidRequestError, match="the prompt is too long: 40 tokens > 39 "):
         max_output_tokens(config, 40, SamplingParams(max_tokens=1), trims=True)
 
 

@@ -124,7 +124,8 @@ def test_a_prompt_alone_may_take_all_of_the_context() -> None:
     error = engine.ends["longer"].error
     assert error is not None
     assert error.message == (
-        "the prompt has 21 tokens; at most 20 are allowed (context 20, pool 256 tokens)"
+        "the prompt is too long: 21 tokens > 20 allowed"
+        " (maximum context length is 20 tokens, pool 256)"
     )
 
 

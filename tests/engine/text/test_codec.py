@@ -53,8 +53,8 @@ def test_no_prompt_that_fits_is_too_large(name: str, request: pytest.FixtureRequ
     longest = vocabulary.longest
     assert caught.value.param == "prompt"
     assert caught.value.message == (
-        f"the prompt has {longest + 1} bytes of text; at most {longest} are allowed, {longest} "
-        "(of the longest token) for each token of the context of 1"
+        f"the prompt is too long: {longest + 1} bytes of text > {longest} allowed, {longest} "
+        "(of the longest token) for each token (maximum context length is 1 tokens)"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import openai
@@ -209,6 +210,23 @@ def test_what_the_engine_refuses_has_a_status_in_a_stream_too(serving: HttpServi
         answer = serving.ask("x " * 3000, stream=stream)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"messages": [{"role": "user", "content": "x " * 3000}]}, "the prompt is too long: 3"),
+        ({"messages": HELLO, "max_tokens": 10**6}, "max_tokens is 1000000; with a prompt of"),
+    ],
+)
+def test_what_does_not_fit_is_known_to_clients_that_shorten_their_chats(
+    serving: HttpServing, fields: dict[str, Any], words: str
+) -> None:
+    """By OpenAI's code, and by words that coding assistants look for."""
+    error = serving.http.post("/v1/chat/completions", json=fields).json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
+    assert error["message"].startswith(words)
+    assert re.search(r"maximum context length is \d+ tokens", error["message"])
 
 
 def test_another_model_is_not_found(serving: HttpServing, client: openai.OpenAI) -> None:

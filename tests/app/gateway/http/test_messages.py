@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -462,6 +463,15 @@ def test_what_is_wrong_is_named(serving: HttpServing, fields: dict[str, Any], me
     assert told["error"]["type"] == "invalid_request_error"
     assert message in told["error"]["message"]
     assert serving.engine.submissions == []
+
+
+def test_a_prompt_that_is_too_long_is_refused_in_anthropic_s_words(serving: HttpServing) -> None:
+    """Claude Code looks for them, and shortens the chat by the two numbers."""
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "x " * 3000}]}
+    answer = serving.http.post("/v1/messages", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+    assert re.search(r"prompt is too long: \d+ tokens > \d+ ", error["message"])
 
 
 def test_another_model_is_not_found(serving: HttpServing, client: anthropic.Anthropic) -> None:
