@@ -69,7 +69,7 @@ class Compact:
     def dense(self, dtype: torch.dtype) -> Tensor:
         """A copy of the parameter, of a type: [..., n, k]."""
         out = torch.empty(self.window.shape, dtype=dtype)
-        self._unpack(self.blocks, out.view(-1, self.width))
+        self._fill(out.view(-1, self.width))
         return out
 
     def enter(self, rows: Tensor | None = None) -> None:
@@ -83,7 +83,7 @@ class Compact:
             return
         flat = self.window.view(-1, self.width)
         if rows is None:
-            self._unpack(self.blocks, flat)
+            self._fill(flat)
             self._is_whole = True
             return
         few = torch.empty(len(rows), self.width, dtype=flat.dtype)
@@ -96,6 +96,10 @@ class Compact:
         if not self._uses:
             self._is_whole = False
             self._memory.madvise(mmap.MADV_DONTNEED)
+
+    def _fill(self, out: Tensor) -> None:
+        """Write all numbers: [n, k]."""
+        self._unpack(self.blocks, out)
 
     def _unpack(self, blocks: Tensor, out: Tensor) -> None:
         if not self.kind:

@@ -41,6 +41,11 @@ class StoredWeight:
         return sum(part.num_bytes for part in self.parts.values())
 
     @property
+    def itself(self) -> StoredTensor | None:
+        """The tensor that it is, if it is one as it is stored."""
+        return self.parts[_ITSELF] if self.unpack is _itself else None
+
+    @property
     def is_unpacked(self) -> bool:
         """Whether it is stored as codes, and read as numbers for want of a kernel for these."""
         return not self.kind and any(part.dtype not in FLOATS for part in self.parts.values())

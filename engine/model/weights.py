@@ -115,8 +115,12 @@ def open_weights(
     compact = CompactWeights(dtype)
     memory = {}
     for weight in weights:
-        blocks = functools.partial(_read_blocks, weight, dtype, meter)
-        one = Compact(blocks, weight.kind, weight.shape, dtype)
+        itself = weight.itself
+        if itself is not None and _TORCH_DTYPES.get(itself.dtype) == dtype:
+            one: Compact = _Unread(itself, meter, dtype)
+        else:
+            blocks = functools.partial(_read_blocks, weight, dtype, meter)
+            one = Compact(blocks, weight.kind, weight.shape, dtype)
         memory[weight.name] = compact.add(weight.name, one)
     return compact, memory
 
@@ -125,6 +129,21 @@ def _read_blocks(weight: StoredWeight, dtype: torch.dtype, meter: Meter) -> Tens
     assert weight.blocks is not None
     blocks = weight.blocks({name: _read(part, meter) for name, part in weight.parts.items()})
     return blocks if weight.kind else blocks.to(dtype).view(-1, weight.shape[-1])
+
+
+class _Unread(Compact):
+    """A matrix that is read into its window, and not copied there from where it was read."""
+
+    def __init__(self, stored: StoredTensor, meter: Meter, dtype: torch.dtype) -> None:
+        super().__init__(functools.partial(_read, stored, meter), "", stored.shape, dtype)
+        self._stored = stored
+        self._meter = meter
+
+    def _fill(self, out: Tensor) -> None:
+        if out.dtype == self.window.dtype:
+            _read_into(self._stored, self._meter, out)
+        else:
+            super()._fill(out)
 
 
 class _LazyTensor:
@@ -169,7 +188,14 @@ def _read(stored: StoredTensor, meter: Meter) -> Tensor:
         ModelError: the file is shorter than it was, or cannot be read.
     """
     data = torch.empty(stored.num_bytes, dtype=torch.uint8)
-    buffer = memoryview(data.numpy())  # type: ignore[arg-type]
+    _read_into(stored, meter, data)
+    dtype = _TORCH_DTYPES.get(stored.dtype)
+    return data if dtype is None else data.view(dtype).view(stored.shape)
+
+
+def _read_into(stored: StoredTensor, meter: Meter, out: Tensor) -> None:
+    """Read a tensor into memory of its size, with errors as `_read`."""
+    buffer = memoryview(out.view(torch.uint8).flatten().numpy())  # type: ignore[arg-type]
     try:
         with stored.file.open("rb", buffering=0) as stream:
             stream.seek(stored.offset)
@@ -182,5 +208,3 @@ def _read(stored: StoredTensor, meter: Meter) -> Tensor:
                 meter.add(count)
     except OSError as error:
         raise ModelError(f"{stored.file} cannot be read: {error.strerror}") from error
-    dtype = _TORCH_DTYPES.get(stored.dtype)
-    return data if dtype is None else data.view(dtype).view(stored.shape)

@@ -264,13 +264,10 @@ def _below_each_other(weights: Sequence[Tensor]) -> Tensor:
 
 def _take_turns(weights: Sequence[Tensor]) -> Tensor:
     """Rows of several matrices of one shape, a tile of each in turn, filled up with zeros."""
-    padded = [
-        nn.functional.pad(weight, (0, 0, 0, -len(weight) % _TILE)).reshape(
-            -1, _TILE, weight.shape[1]
-        )
-        for weight in weights
-    ]
-    return torch.stack(padded, dim=1).flatten(0, 2)
+    if len(weights[0]) % _TILE:  # else pad would copy them all the same
+        weights = [nn.functional.pad(one, (0, 0, 0, -len(one) % _TILE)) for one in weights]
+    tiles = [one.reshape(-1, _TILE, one.shape[1]) for one in weights]
+    return torch.stack(tiles, dim=1).flatten(0, 2)
 
 
 def _place(tensor: Tensor) -> _Place:
