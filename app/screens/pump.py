@@ -31,7 +31,7 @@ from widgets.figures import change_text, percent
 from widgets.off_path import in_full as off_in_full
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
-from widgets.quantization import in_full
+from widgets.quantization import shortly
 
 log = logging.getLogger(__name__)
 
@@ -311,8 +311,9 @@ class Pump:
 
 
 def _ready(model: str, card: ModelCard | None) -> str:
-    quantized = in_full(card) if card is not None else ""
-    text = f"{model} is ready, its {quantized}." if quantized else f"{model} is ready."
+    # One line of 80 columns: it lies over the prompt.
+    quantized = shortly(card) if card is not None else ""
+    text = f"{model} is ready: {quantized}." if quantized else f"{model} is ready."
     if card is not None and not card.has_chat_template:
         text += (
             " It has no chat template, so chats with it are completions: a reply ends where it"

@@ -9,7 +9,7 @@ from datetime import date
 
 from app.screens.chats.open_session import OpenSession
 from app.store.conversation import Message
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import ContextLengthError, InvalidRequestError
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
@@ -172,7 +172,8 @@ def outcome(message: Message) -> str:
 def is_refused_prompt(message: Message) -> bool:
     """Whether the engine refused the prompt of a reply, most often for its length."""
     error = message.error
-    return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
+    types = (InvalidRequestError.type, ContextLengthError.type)
+    return error is not None and error.type in types and error.param == "prompt"
 
 
 def _entry(message: Message, author: str, note: str, growing: bool, today: date) -> Entry:
