@@ -77,11 +77,13 @@ def gptq(
     bits: int = 4,
     less: int = 1,
     by_activation: bool = False,
+    is_symmetric: bool = False,
     scaled: Scaled = power,
 ) -> Packed:
     """GPTQ: words of neighbouring inputs.
 
     Args:
+        is_symmetric: whether all zeros are the middle of the codes.
         less: what zeros are stored less than they are: 1 in the format's first version, then 0.
         by_activation: whether groups hold inputs from everywhere, as they do when the inputs with
             the largest activations come first.
@@ -91,7 +93,7 @@ def gptq(
     if by_activation:
         order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
     back = torch.argsort(order)
-    values, zero, scale, plain = _unsigned(matrix[:, order], group, bits, scaled)
+    values, zero, scale, plain = _unsigned(matrix[:, order], group, bits, scaled, is_symmetric)
     parts = {
         "qweight": _words(values[:, back], bits).T.contiguous(),
         "qzeros": _words(zero.T - less, bits),
@@ -206,13 +208,13 @@ def _int4(matrix: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _unsigned(
-    matrix: Tensor, group: int, bits: int, scaled: Scaled
+    matrix: Tensor, group: int, bits: int, scaled: Scaled, is_symmetric: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Numbers without a sign, zero and scale of each group of inputs, and what they stand for, as
     it is in the scales' own type, float16."""
     most = (1 << bits) - 1
-    least = _split(matrix, 1, group).amin(-1)
-    scale = scaled((_most(matrix, group) - least) / most)
+    least = -_most(matrix.abs(), group) if is_symmetric else _split(matrix, 1, group).amin(-1)
+    scale = scaled((_most(matrix.abs() if is_symmetric else matrix, group) - least) / most)
     zero = (-least / scale).round().clamp(1, most)
     spread, offset = (one.repeat_interleave(group, 1) for one in (scale, zero))
     values = (matrix / spread + offset).round().clamp(0, most)

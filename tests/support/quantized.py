@@ -104,6 +104,12 @@ def _fp8(block: int) -> Callable[[Path, str, dict[str, Any]], State]:
     return _packed(stated | {"activation_scheme": "dynamic"}, pack)
 
 
+def _fp8_of_tensors(weight: Tensor) -> Packed:
+    scale = weight.abs().max() / 448
+    stored = (weight / scale).to(torch.float8_e4m3fn)
+    return {"weight": stored, "weight_scale_inv": scale}, stored.float() * scale
+
+
 def _write_mxfp4(folder: Path, name: str, changes: dict[str, Any]) -> None:
     assert name == "gpt_oss"
     save_checkpoint(folder, name, **changes)
@@ -122,6 +128,8 @@ _COMPRESSED: dict[str, tuple[str, dict[str, Any]]] = {
     "int4": ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group"}),
     "int4 asymmetric": ("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group"}),
     "int8": ("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
+    "int8 packed": ("pack-quantized", {"num_bits": 8, "type": "int", "strategy": "group"}),
+    "w8a8": ("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),
     "float8": ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}),
     "nvfp4": ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}),
 }
@@ -140,7 +148,12 @@ def _compressed(kind: str) -> Callable[[Path, str, dict[str, Any]], None]:
             **({"group_size": 16, "strategy": "tensor_group"} if kind == "nvfp4" else {}),
             **values,
         )
-        scheme = QuantizationScheme(targets=["Linear"], weights=args, format=stored)
+        # What a server on a GPU makes of activations, which is not looked at.
+        inputs = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+        inputs_args = QuantizationArgs(**inputs) if kind == "w8a8" else None
+        scheme = QuantizationScheme(
+            targets=["Linear"], weights=args, input_activations=inputs_args, format=stored
+        )
 
         def pack(module: str, weight: Tensor) -> State:
             grouped = weight.unflatten(1, (-1, args.group_size or weight.shape[1]))
@@ -171,7 +184,7 @@ def _gptq(bits: int, *, version: int = 1, **how: Any) -> Callable[..., State]:
         "bits": bits,
         "group_size": GROUP,
         "desc_act": "by_activation" in how,
-        "sym": False,
+        "sym": "is_symmetric" in how,
         "checkpoint_format": "gptq_v2" if version == 2 else "gptq",
     }
     return _packed(stated, _as_gptq(bits, 2 - version, **how))
@@ -242,11 +255,16 @@ def _nf4(nested: bool) -> BitsAndBytesConfig:
 _WRITERS: dict[str, Callable[[Path, str, dict[str, Any]], State | None]] = {
     "fp8": _fp8(32),
     "fp8 with cut blocks": _fp8(40),
+    "fp8 of tensors": _packed(
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}, _fp8_of_tensors
+    ),
     "mxfp4": _write_mxfp4,
     **{f"compressed {kind}": _compressed(kind) for kind in _COMPRESSED},
     "awq": _packed(_AWQ, _AS_AWQ),
     "gptq": _gptq(4),
+    "gptq symmetric": _gptq(4, is_symmetric=True),
     "gptq 8 bits": _gptq(8),
+    "gptq 8 bits symmetric": _gptq(8, is_symmetric=True),
     "gptq in order of activations": _gptq(4, version=2, by_activation=True),
     "auto-round": _auto_round("auto_round:auto_gptq", _as_gptq(4, 1)),
     "auto-round of its own": _auto_round("auto_round", _as_gptq(4, 0)),

@@ -5,6 +5,7 @@ codes mean, and by which scales. Coder finds the latter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -185,8 +186,14 @@ class Coded:
         self._matrices[address_of(turned)] = _Place.of(turned), scales
 
 
-# In which ways codes are looked for, fewest bytes first: bits, group, and whether there are zeros.
-_WAYS = ((4, 32, False), (4, 32, True), (8, 128, False), (8, 32, False), (8, 16, False))
+# In which ways codes are looked for: bits, group, and whether there are zeros. AWQ and GPTQ mostly
+# have groups of 128, which a product of one row reads in two thirds to nine tenths of the time that
+# it takes for those of 32. FP4 has 13 numbers, on a lattice of 25: of 5 bits in MXFP4's groups of
+# 32, of 6 in NVFP4's of 16.
+_WAYS = (
+    *((4, 128, False), (4, 128, True), (4, 32, False), (4, 32, True), (5, 32, False)),
+    *((6, 16, False), (8, 128, False), (8, 32, False), (8, 16, False)),
+)
 
 
 class Coder:
@@ -228,10 +235,10 @@ class Coder:
         turned = self._turned(weight)
         if turned is None:
             return self.coded.of(weight) is not None or self.coded.stored(weight) is not None
-        for bits, group, has_zeros in _WAYS:
-            how = self._native.Quantization(bits, group, has_zeros)
+        ways = [self._native.Quantization(*way) for way in _WAYS]
+        for how in sorted(ways, key=partial(self._native.coded_size, *turned.shape[-2:])):
             scales = _empty_scales(turned, how)
-            zeros = torch.empty_like(scales) if has_zeros else None
+            zeros = torch.empty_like(scales) if how.has_zeros else None
             matrices = _matrices(turned)
             of_each = [None] * len(matrices) if zeros is None else _matrices(zeros)
             every = (

@@ -65,11 +65,8 @@ bool recognize(const Array& weight, const Array& scales, const std::optional<Arr
   size_of_packed(rows.rows, rows.width);
   check_at_most(quantization.group, 128, "group");
   check_zeros(quantization, zeros);
-  if (quantization.coding == Coding::int5 || quantization.coding == Coding::int6) {
-    refuse("quantization", "must be of 4 or 8 bits");
-  }
-  if (zeros && quantization.coding == Coding::int8) {
-    refuse("zeros", "of 8 bits fit any numbers that were rounded to bfloat16");
+  if (zeros && quantization.coding != Coding::int4) {
+    refuse("zeros", "of more than 4 bits fit any numbers that were rounded to bfloat16");
   }
   const int64_t groups = ceil_div(rows.width, quantization.group);
   const RecognizeArgs args{.dtype = rows.dtype, .quantization = quantization, .k = rows.width,

@@ -13,11 +13,12 @@ struct Lattice {
 constexpr int64_t kMostRecognized = 128;  // numbers of a group
 
 // The numbers of a group, and which lattice they lie on. They may have been rounded to bfloat16, which
-// keeps 8 bits, after they were made of a scale in float16.
+// keeps 8 bits, after they were made of a scale in float16. Floats are first taken for what they are: a step
+// that is 1/256 too small fits all codes of 8 bits but for such a rounding.
 class Group {
  public:
   template <class T>
-  Group(const T* weight, int64_t count) : count_(count) {
+  Group(const T* weight, int64_t count) : count_(count), is_exact_(sizeof(T) == 4) {
     for (int64_t i = 0; i < count; i += 16) store(values_ + i, load_first(weight + i, count - i));
     // Vectors are filled up with what is there already.
     for (int64_t i = count; i % 16 != 0; i++) values_[i] = values_[0];
@@ -35,34 +36,22 @@ class Group {
   bool find(int64_t middle, float step_before, Lattice& found) const {
     found = {0, 0};
     if (greatest_ == 0 || !is_finite()) return is_finite();
-    const auto fits_by = [&](float step) {
-      return step != 0 && settles({step, 0}, -middle, middle - 1, false, found);
-    };
-    // Where rows have one scale, it is that of the group before. Else the greatest number mostly has the
-    // last code; it may be rounded by half a step where codes have 8 bits.
-    if (fits_by(step_before)) return true;
-    const int64_t around = middle > 8 ? 2 : 0;
-    for (int64_t end = middle; end > 0; end--) {
-      for (int64_t off = -around; off <= around; off++) {
-        const float step = greatest_ / float(end) * (1 + float(off) * 0x1p-9f);
-        if (fits_by(step) || (end == middle && fits_by(-step))) return true;
-      }
-    }
-    return false;
+    return (is_exact_ && find_by(kExact, middle, step_before, found)) ||
+           find_by(kRounding, middle, step_before, found);
   }
   // Codes from 0 to most, with any zero: the coarsest that fit.
   bool find_with_zero(int64_t most, Lattice& found) const {
     if (!is_finite()) return false;
     if (high_ == low_) {  // one number, which has code 1
       found = {high_, 0};
-      return settles(found, 0, most, true, found);
+      return settles(found, 0, most, true, kRounding, found);
     }
     for (int64_t end = 1; end <= most; end++) {
       const float step = (high_ - low_) / float(end);
       // Numbers may be off by a quarter of a step: they lie so far from 0 that rounding has taken their
       // codes. What is left of them are the finest steps.
       if (slack_of(splat(greatest_), true, kRounding)[0] > step / 4) break;
-      if (settles({step, -low_ / step}, 0, most, true, found)) return true;
+      if (settles({step, -low_ / step}, 0, most, true, kRounding, found)) return true;
     }
     const float step = widen_half(narrow_half((high_ - low_) / float(most)));
     found = {step, widen_half(narrow_half(-low_ / step))};
@@ -72,6 +61,26 @@ class Group {
  private:
   // Of bfloat16 2^-8, and something for the scale.
   static constexpr float kRounding = 0x1.2p-8f;
+  // Of float16 2^-11, and as much for the scale.
+  static constexpr float kExact = 0x1.1p-10f;
+
+  // As `find`, of numbers that were rounded so much.
+  bool find_by(float rounding, int64_t middle, float step_before, Lattice& found) const {
+    const auto fits_by = [&](float step) {
+      return step != 0 && settles({step, 0}, -middle, middle - 1, false, rounding, found);
+    };
+    // Where rows have one scale, it is that of the group before. Else the greatest number mostly has the
+    // last code; it may be rounded by half a step where codes have 8 bits.
+    if (fits_by(step_before)) return true;
+    const int64_t around = middle > 8 && rounding == kRounding ? 2 : 0;
+    for (int64_t end = middle; end > 0; end--) {
+      for (int64_t off = -around; off <= around; off++) {
+        const float step = greatest_ / float(end) * (1 + float(off) * 0x1p-9f);
+        if (fits_by(step) || (end == middle && fits_by(-step))) return true;
+      }
+    }
+    return false;
+  }
 
   // By how much a number of this size may be off. Where there is a zero, so may be all by what the greatest
   // was rounded by, and the line through them.
@@ -94,28 +103,28 @@ class Group {
   }
   // Whether the numbers fit, and still do by the best step and zero, in float16.
   // At first the step is as far off as the number that it was made of.
-  bool settles(Lattice lattice, int64_t least, int64_t most, bool has_zero, Lattice& found) const {
-    if (lattice.step != 0 && !fits(lattice, least, most, has_zero, 2 * kRounding)) {
-      return false;
-    }
+  bool settles(Lattice lattice, int64_t least, int64_t most, bool has_zero, float rounding,
+               Lattice& found) const {
+    if (lattice.step != 0 && !fits(lattice, least, most, has_zero, 2 * rounding)) return false;
     // With a better step some codes are other ones.
-    for (int time = 0; time < 2; time++) lattice = has_zero ? nearest(lattice) : central(lattice);
+    for (int time = 0; time < 2; time++) lattice = has_zero ? nearest(lattice) : central(lattice, most, rounding);
     const float whole = nearbyintf(lattice.zero);
     if (fabsf(lattice.zero - whole) < 0x1p-6f) lattice.zero = whole;
     found = {widen_half(narrow_half(lattice.step)), widen_half(narrow_half(lattice.zero))};
-    return found.step == 0 ? greatest_ == 0 : fits(found, least, most, has_zero, kRounding);
+    return found.step == 0 ? greatest_ == 0 : fits(found, least, most, has_zero, rounding);
   }
-  // In the middle of all steps by which the numbers can have been rounded to what they are.
-  Lattice central(const Lattice& lattice) const {
+  // In the middle of all steps by which the numbers can have been rounded to what they are. None has a code
+  // above the last: by a step that is a little too small the greatest would, and would keep it so.
+  Lattice central(const Lattice& lattice, int64_t last, float rounding) const {
     f32x16 least = {}, most = splat(INFINITY);
     for (int64_t i = 0; i < count_; i += 16) {
       const f32x16 value = load(values_ + i);
-      const f32x16 code = round_nearest(value * (1 / lattice.step));
+      const f32x16 code = min(round_nearest(value * (1 / lattice.step)), splat(float(last)));
       const f32x16 step = value / code;  // of either sign; of the code 0 it is NaN, or infinite
       const f32x16 size = max(step, -step);
       const Mask is_some = less(size, splat(INFINITY));
-      least = max(select(is_some, size * (1 - kRounding), f32x16{}), least);
-      most = min(select(is_some, size * (1 + kRounding), splat(INFINITY)), most);
+      least = max(select(is_some, size * (1 - rounding), f32x16{}), least);
+      most = min(select(is_some, size * (1 + rounding), splat(INFINITY)), most);
     }
     return {copysignf((max_of(least) - max_of(-most)) / 2, lattice.step), 0};
   }
@@ -136,6 +145,7 @@ class Group {
   }
 
   int64_t count_;
+  bool is_exact_;
   float values_[kMostRecognized];
   float low_, high_, greatest_;
 };

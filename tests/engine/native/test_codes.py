@@ -342,6 +342,38 @@ def test_codes_are_recognized_in_what_they_mean(
     assert ((meant - weight.double()).abs() <= allowed).all()
 
 
+@pytest.mark.parametrize("greatest", [-128, -127, 127])
+@pytest.mark.parametrize("group", [16, 32, 128])
+def test_codes_of_8_bits_are_found_exactly_in_floats(group: int, greatest: int) -> None:
+    """A step that is 1/256 too small fits all codes, too, where numbers may have been rounded to
+    bfloat16.
+    """
+    generator = torch.Generator().manual_seed(group)
+    codes = torch.randint(-127, 128, (40, 256 // group, group), generator=generator)
+    codes[..., 3] = greatest
+    scales = (torch.rand(40, 256 // group, 1, generator=generator) / 64 + 2.0**-10).half()
+    weight = (codes * scales.float()).view(40, 256)
+    found = torch.empty(40, 256 // group, dtype=torch.float16)
+    how = native.Quantization(8, group)
+    assert native.recognize(weight, found, None, how)
+    assert torch.equal(multiplied_out(weight, found, None, how), weight.double())
+
+
+@pytest.mark.parametrize(("bits", "group"), [(5, 32), (6, 16)])
+def test_numbers_of_fp4_are_found(bits: int, group: int) -> None:
+    """But for the rounding of a scale to float16."""
+    generator = torch.Generator().manual_seed(bits)
+    numbers_of_fp4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6])
+    chosen = numbers_of_fp4[torch.randint(15, (40, 256 // group, group), generator=generator)]
+    scales = 2.0 ** torch.randint(-9, -3, (40, 256 // group, 1), generator=generator)
+    weight = (chosen * scales).view(40, 256)
+    found = torch.empty(40, 256 // group, dtype=torch.float16)
+    how = native.Quantization(bits, group)
+    assert native.recognize(weight, found, None, how)
+    off = multiplied_out(weight, found, None, how) - weight.double()
+    assert bool((off.abs() <= 2.0**-11 * weight.abs()).all())
+
+
 def multiplied_out(weight: Tensor, scales: Tensor, zeros: Tensor | None, how: Any) -> Tensor:
     """What the codes of weights mean to the kernels, [n, k]."""
     n, k = weight.shape

@@ -34,12 +34,14 @@ from tests.support.quantized import save_quantized
 native = kernels_or_skip()
 pytestmark = pytest.mark.usefixtures("encodes_here")
 
-# Of four bits. FP4 has 13 numbers, on a lattice of 25, and so takes a byte.
-STAY_IN_FOUR = (
-    *("compressed int4", "compressed int4 asymmetric", "awq", "gptq"),
-    *("auto-round", "auto-round of its own", "auto-round as awq"),
-)
-STAY_IN_EIGHT = ("compressed int8", "mxfp4", "compressed nvfp4")
+# With how many bits a format's weights stay packed. FP4 has 13 numbers, on a lattice of 25.
+BITS = {
+    **dict.fromkeys(("compressed int4", "compressed int4 asymmetric", "awq", "gptq"), 4),
+    **dict.fromkeys(("gptq symmetric", "auto-round", "auto-round of its own"), 4),
+    **{"auto-round as awq": 4, "mxfp4": 5, "compressed nvfp4": 6, "modelopt nvfp4": 6},
+    **dict.fromkeys(("compressed int8", "compressed int8 packed", "compressed w8a8"), 8),
+    **dict.fromkeys(("gptq 8 bits symmetric", "bitsandbytes int8"), 8),
+}
 # FP8 and NF4 lie on no lattice; inputs in the order of activations share no scales with their
 # neighbours; zeros of 8 bits are lost when a number is rounded.
 UNPACKED = ("fp8", "bitsandbytes nf4", "gptq in order of activations", "gptq 8 bits")
@@ -95,7 +97,7 @@ def check_card(card: ModelCard) -> None:
 @pytest.mark.parametrize(
     ("format_name", "dtype"),
     [
-        *((one, "float32") for one in (*STAY_IN_FOUR, *STAY_IN_EIGHT)),
+        *((one, "float32") for one in BITS),
         *((one, "bfloat16") for one in ("compressed int4", "awq")),
     ],
 )
@@ -108,7 +110,7 @@ def test_a_format_stays_packed(
     assert loaded.shape.saved_bytes == coded.saved_bytes > 0
     check_card(loaded.card)
     ways = {scales.how.bits for _, scales in coded._matrices.values()}
-    assert ways == {4 if format_name in STAY_IN_FOUR else 8}
+    assert ways == {BITS[format_name]}
     check(loaded, model)
 
 
