@@ -23,6 +23,8 @@ def in_full(card: ModelCard) -> str:
     told = f"weights quantized to {card.quantize}"
     if card.packed_as:
         told = f"weights stay packed as {card.packed_as} has them, activations take 15 bits"
+    if card.rounded_to:
+        told = f"weights of {card.packed_as} rounded to {card.rounded_to}, activations to 15 bits"
     if (loss := card.loss) is not None:
         told += f": after {_compared(loss)} {_STAYS}; divergence {_divergence(loss)} nats a token"
     return _if_packed(card, told)
@@ -37,6 +39,8 @@ _STAYS = "the likeliest next token stays the same"
 
 
 def _kind(card: ModelCard) -> str:
+    if card.rounded_to:
+        return f"{card.packed_as} as {card.rounded_to}"
     return card.packed_as or card.quantize
 
 

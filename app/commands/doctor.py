@@ -44,6 +44,7 @@ from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
 from widgets.off_path import cost, kind
+from widgets.quantization import in_full as quantized_in_full
 from widgets.quantization import loss_in_full
 
 log = logging.getLogger(__name__)
@@ -300,6 +301,8 @@ def _fast_path(settings: Settings) -> Iterator[Finding]:
         return
     loaded.close()
     card = loaded.card
+    if told := quantized_in_full(card):
+        yield Finding("quantized", told)
     slower = "it is slower than it could be: "
     if card.off_kernels:
         value = "none of its operations"

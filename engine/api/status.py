@@ -44,7 +44,7 @@ class EngineStatus:
 @dataclass(frozen=True, slots=True)
 class QuantizationLoss:
     """How quantized weights change a model's next tokens, over a fixed text; or, where weights were
-    quantized on disk and stay as they are, how activations of 15 bits do.
+    quantized on disk and stay as they are, how activations of 15 bits do; or both.
 
     Attributes:
         tokens: how many were compared.
@@ -98,7 +98,9 @@ class ModelCard:
         quantize: what weights were quantized to at load, of `engine.api.config.QUANTIZATIONS`.
         packed_as: the format in which weights were quantized on disk, if they stay packed, so that
             activations are rounded to 15 bits; else empty.
-        loss: what either changed; None if nothing is packed, or if it could not be measured.
+        rounded_to: what weights of that format became that no kernel multiplies as they were
+            stored, of `engine.api.config.QUANTIZATIONS`; empty if there are none.
+        loss: what this changed; None if nothing is packed, or if it could not be measured.
         off_path: operations that our kernels do not compute, while they compute the others.
         off_kernels: why the model runs module by module, or by torch alone, as a clause; empty if
             our kernels compute its operations.
@@ -121,6 +123,7 @@ class ModelCard:
     presets: tuple[Preset, ...] = ()
     quantize: str = "none"
     packed_as: str = ""
+    rounded_to: str = ""
     loss: QuantizationLoss | None = None
     off_path: tuple[OffPath, ...] = ()
     off_kernels: str = ""

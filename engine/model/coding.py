@@ -14,7 +14,8 @@ from engine.model.compact import CompactWeights
 from engine.model.forward import Forward
 from engine.model.loss import LossProbe, Sample, fixed_text
 from engine.model.program.coded import Coded
-from engine.model.program.quantize import quantize, recognize
+from engine.model.program.origins import Origins
+from engine.model.program.quantize import NEAREST, Recognized, quantize, recognize
 from engine.model.verdicts import Verdict
 from engine.serving.loading import Progress
 from engine.text.codec import Encoder
@@ -32,7 +33,10 @@ class Coding:
 
     Attributes:
         sample: as it was given.
-        packed_as: the format of weights that stay as they were stored; empty if none do.
+        packed_as: the format of weights that stay codes, as they were stored or rounded; empty if
+            none do.
+        rounded_to: what those of them became that no kernel multiplies as they were stored; empty
+            if there are none.
         loss: what codes change; None if there are none, or it could not be measured.
     """
 
@@ -41,7 +45,7 @@ class Coding:
         self._method = method
         self.sample = sample
         self._probe: LossProbe | None = None
-        self.packed_as = ""
+        self.packed_as = self.rounded_to = ""
         self.loss: QuantizationLoss | None = None
 
     def find(
@@ -54,24 +58,24 @@ class Coding:
         progress: Progress,
         num_bytes: int,
         compact: CompactWeights,
-        unpacked: bool,
+        origins: Origins,
         known: Verdict | None = None,
     ) -> Coded | None:
         """Which weights are multiplied as codes, if any; what the model says before is kept.
 
-        Weights are quantized in place. Those that were stored as codes stay what they are, and only
-        activations are rounded.
+        Weights are quantized in place. Those that were stored as codes which our kernels multiply
+        stay what they are, and only activations are rounded.
 
         Args:
             num_bytes: of the checkpoint, for the report of progress.
             compact: the parameters that stay as they are stored.
-            unpacked: whether there are others that were stored as codes, and are floats now.
+            origins: the others that were stored as codes, and are floats now.
             known: what was found when the model was checked before.
 
         Raises:
             ModelError, InvalidConfigError: as `quantize`.
         """
-        self._probe, self.packed_as, self.loss = None, "", None
+        self._probe, self.packed_as, self.rounded_to, self.loss = None, "", "", None
         if envelope.quantize != "none":
             progress(f"quantizing to {envelope.quantize}", num_bytes, num_bytes)
             self._listen(model, encoder)
@@ -79,17 +83,20 @@ class Coding:
         if backend != "cpu":
             return None
         itemsize: int = getattr(torch, envelope.dtype).itemsize
-        coded: Coded | None = Coded(compact, itemsize)
-        if unpacked:
-            coded = recognize(model, envelope, shape, coded)
-        if self._method is not None and coded is not None and coded.has_codes:
-            self.packed_as = self._method
-            if known is not None:
-                self.loss = known.loss
-                return coded
-            progress("measuring what rounded activations change", num_bytes, num_bytes)
+        coded = Coded(compact, itemsize)
+        found = recognize(model, envelope, shape, coded, origins) if origins else Recognized(coded)
+        has_codes = found.coded is not None and found.coded.has_codes
+        if self._method is None or not (has_codes or found.rest):
+            return found.coded
+        self.packed_as = self._method
+        if found.rest:
+            self.rounded_to = f"int{NEAREST[0]}"
+        if known is not None:
+            self.loss = known.loss
+        else:
+            progress("measuring what rounding changes", num_bytes, num_bytes)
             self._listen(model, encoder)
-        return coded
+        return found.round_rest()
 
     def find_known(
         self, compact: CompactWeights, envelope: EngineConfig, loss: QuantizationLoss | None

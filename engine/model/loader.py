@@ -60,6 +60,7 @@ from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.meter import Meter
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward, restore_program
+from engine.model.program.origins import Origins
 from engine.model.program.quantize import check_device
 from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import MismatchError, Wrong
@@ -426,15 +427,12 @@ class _Preparation:
         known: Verdict | None = None,
     ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
-        shape = self.traced.shape
-        model, compact = self._read_weights(backend, progress)
+        model, compact, origins = self._read_weights(backend, progress)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        unpacked = self._method is not None and any(
-            one.is_unpacked or (one.kind and not compact) for one in self._weights
-        )
+        shape = self.traced.shape
         coded = self._coding.find(
-            model, envelope, shape, backend, encoder, progress, total, compact, unpacked, known
+            model, envelope, shape, backend, encoder, progress, total, compact, origins, known
         )
         progress("testing the model", total, total)
         forward = checked_forward(
@@ -518,14 +516,15 @@ class _Preparation:
 
     def _read_weights(
         self, backend: str, progress: Progress
-    ) -> tuple[PreTrainedModel, CompactWeights]:
+    ) -> tuple[PreTrainedModel, CompactWeights, Origins]:
         """The model with its weights, of which those that can stay as they are stored if kernels
-        multiply them so.
+        multiply them so; and which others were stored as codes.
         """
         kept = CompactWeights(self._dtype)
         is_kept = self._stays_packed and backend == "cpu"
         dtype = loading_dtype(self._dtype, self.device) if is_kept else self._dtype
         while True:
+            origins = Origins()
             model = load_weights(
                 self._class,
                 self._part,
@@ -535,9 +534,10 @@ class _Preparation:
                 self.device,
                 progress,
                 kept if is_kept else None,
+                origins,
             )
             if not is_kept or kept.settle(model):
-                return model, kept
+                return model, kept, origins
             logger.info("%s: its weights are unpacked, since layers share them", self._entry.name)
             kept, is_kept, dtype = CompactWeights(self._dtype), False, self._dtype
 
@@ -578,6 +578,7 @@ class _Preparation:
             presets=self._entry.presets,
             quantize=self._quantize,
             packed_as=self._coding.packed_as,
+            rounded_to=self._coding.rounded_to,
             loss=self._coding.loss,
             off_path=forward.off_path,
             off_kernels=forward.off_kernels,

@@ -18,6 +18,7 @@ from engine.model.checkpoint import StoredTensor
 from engine.model.compact import Compact, CompactWeights
 from engine.model.device import is_out_of_memory
 from engine.model.meter import Meter
+from engine.model.program.origins import Origins
 from engine.model.stored import StoredWeight
 from engine.serving.loading import Progress
 
@@ -51,6 +52,7 @@ def load_weights(
     device: torch.device,
     progress: Progress,
     compact: CompactWeights | None = None,
+    origins: Origins | None = None,
 ) -> PreTrainedModel:
     """Build a model and fill it, a weight at a time, through transformers' own conversion.
 
@@ -61,6 +63,7 @@ def load_weights(
         folder: where the weights are from, for messages.
         compact: takes in the weights that can stay as they are stored. Their parameters hold
             numbers only while it says so.
+        origins: learns of the weights that were stored as codes and are floats in the model.
 
     Raises:
         ModelError: weights are missing, or has some in another shape than the model's; or
@@ -68,7 +71,9 @@ def load_weights(
     """
     total = sum(part.num_bytes for weight in weights for part in weight.parts.values())
     meter = Meter("loading weights", total, progress)
-    tensors = {weight.name: _LazyTensor(weight, meter, dtype, compact) for weight in weights}
+    tensors = {
+        weight.name: _LazyTensor(weight, meter, dtype, compact, origins) for weight in weights
+    }
     try:
         model, info = model_class.from_pretrained(
             None,
@@ -155,17 +160,24 @@ class _LazyTensor:
         meter: Meter,
         dtype: torch.dtype,
         compact: CompactWeights | None,
+        origins: Origins | None,
     ) -> None:
         self._weight = weight
         self._meter = meter
         self._dtype = dtype
         self._compact = compact
+        self._origins = origins
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
         weight = self._weight
         parts = {name: _read(part, self._meter) for name, part in weight.parts.items()}
         if self._compact is None or weight.blocks is None:
-            return weight.unpack(parts)
+            unpacked = weight.unpack(parts)
+            if self._origins is not None and (weight.kind or weight.is_unpacked):
+                # In the model's type already, since the rows of both are compared.
+                unpacked = unpacked.to(self._dtype)
+                self._origins.add(unpacked)
+            return unpacked
         blocks = weight.blocks(parts)
         if not weight.kind:
             if self._dtype == self._compact.dtype:

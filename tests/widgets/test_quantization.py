@@ -29,6 +29,9 @@ def test_the_more_room_the_more_is_told_of_a_loss() -> None:
 
 
 def test_weights_that_stay_packed_are_told_by_their_format() -> None:
+    fp8 = replace(MODEL, packed_as="fp8", rounded_to="int8")
+    assert briefly(fp8) == "fp8 as int8"
+    assert in_full(fp8) == "weights of fp8 rounded to int8, activations to 15 bits"
     awq = replace(MODEL, packed_as="awq", loss=QuantizationLoss(256, 0.996, 0.0002))
     assert briefly(awq) == "awq 99.6%"
     assert shortly(awq) == "awq, 99.6% equal best"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.compact import Compact, CompactWeights, block_types, packed_saving
+from engine.model.program.origins import Origins
 from engine.model.program.weights import Rows, Weight, address_of, matrix_of
 from engine.native import kernels
 
@@ -212,15 +213,18 @@ class Coder:
         self._native = native
         self._parameters = {address_of(one): one.detach() for one in model.parameters()}
 
-    def quantize(self, weight: Weight, bits: int) -> None:
+    def quantize(self, weight: Weight, bits: int, group: int | None = None) -> None:
         """Quantize, in place, the whole parameter that a weight consists of rows of.
 
         If it is not a parameter's, or the parameter has been quantized before, nothing changes.
+
+        Args:
+            group: how many features share a scale; None for what is usual with so many bits.
         """
         turned = self._turned(weight)
         if turned is None:
             return
-        how = self._native.Quantization(bits, group_size(turned.shape[-1], bits))
+        how = self._native.Quantization(bits, group or group_size(turned.shape[-1], bits))
         scales = _empty_scales(turned, how)
         for one, its_scales in zip(_matrices(turned), _matrices(scales), strict=True):
             numbers = one.contiguous()
@@ -251,6 +255,13 @@ class Coder:
                 self._add(turned, Scales(how, scales, zeros))
                 return True
         return False
+
+    def is_of(self, weight: Weight, origins: Origins) -> bool:
+        """Whether a weight consists of rows of a parameter that was stored as codes, which have not
+        been found.
+        """
+        turned = self._turned(weight)
+        return turned is not None and origins.has(turned)
 
     def _turned(self, weight: Weight) -> Tensor | None:
         """The parameter [..., N, k] of a weight, if it is one that has no codes yet."""

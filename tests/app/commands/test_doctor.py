@@ -340,6 +340,13 @@ NOT_READ = "sin in Layer is not read"
     [
         ({}, "kernels compute  all of its operations", ""),
         (
+            {"packed_as": "fp8", "rounded_to": "int8", "loss": LOSSES["int8"]},
+            "quantized        weights of fp8 rounded to int8, activations to 15 bits: after 98.9%"
+            " of 2,048 tokens the likeliest next token stays the same; divergence 0.0013 nats a"
+            " token",
+            "",
+        ),
+        (
             {"off_path": (EMBED,)},
             "embed of 576 columns  by torch, 1 operation, 25% of a decode step",
             "embed of 576 columns: it is slower than it could be: differs from the model by 0.0039",

@@ -75,6 +75,7 @@ def test_a_format_is_computed_by_our_kernels(
         got = logits(loaded)
         loaded.close()
     wanted = expected(folder)
-    # A group's scale is rounded to float16, and activations to 15 bits; or all to bfloat16.
-    most = 0.01 if dtype == "float32" else 0.12
+    # A group's scale is rounded to float16, and activations to 15 bits; or all to bfloat16, or
+    # weights to 8 bits.
+    most = 0.01 if dtype == "float32" and not loaded.card.rounded_to else 0.12
     assert float(((got - wanted).norm(dim=1) / wanted.norm(dim=1)).max()) < most

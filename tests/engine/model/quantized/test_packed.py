@@ -20,7 +20,7 @@ from engine.model import coding, gate
 from engine.model.loss import AT_LOAD
 from engine.model.program import forward
 from engine.model.program.coded import Coded
-from engine.model.program.quantize import recognize
+from engine.model.program.quantize import Recognized, recognize
 from engine.model.program.verify import MismatchError
 from engine.model.quantized import gguf as gguf_file
 from engine.serving.loading import LoadedModel
@@ -44,7 +44,10 @@ BITS = {
 }
 # FP8 and NF4 lie on no lattice; inputs in the order of activations share no scales with their
 # neighbours; zeros of 8 bits are lost when a number is rounded.
-UNPACKED = ("fp8", "bitsandbytes nf4", "gptq in order of activations", "gptq 8 bits")
+ROUNDED = (
+    *("fp8", "bitsandbytes nf4", "gptq in order of activations", "gptq 8 bits"),
+    *("compressed float8", "modelopt nvfp4 awq"),
+)
 
 
 def loaded_with(
@@ -53,10 +56,10 @@ def loaded_with(
     """A loaded model, what was recognized, and a copy of the model before it became a program."""
     seen: list[Any] = []
 
-    def watched(model: Any, *args: Any) -> Coded | None:
-        coded = recognize(model, *args)
-        seen.extend((coded, copy.deepcopy(model)))
-        return coded
+    def watched(model: Any, *args: Any) -> Recognized:
+        found = recognize(model, *args)
+        seen.extend((found.coded, copy.deepcopy(model)))
+        return found
 
     monkeypatch.setattr(coding, "recognize", watched)
     return load(folder, **options), *seen
@@ -114,16 +117,42 @@ def test_a_format_stays_packed(
     check(loaded, model)
 
 
-@pytest.mark.parametrize("format_name", UNPACKED)
-def test_what_no_kernel_serves_is_unpacked(
-    tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "format_name"), [*(("llama", one) for one in ROUNDED), ("qwen3_moe", "fp8")]
+)
+def test_what_no_kernel_multiplies_is_rounded_to_8_bits(
+    tmp_path: Path, name: str, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_quantized(tmp_path, format_name, "llama")
-    loaded, coded, _ = loaded_with(monkeypatch, tmp_path)
-    assert coded is not None
-    assert not coded.has_codes
-    assert loaded.shape.saved_bytes == 0
-    assert (loaded.card.packed_as, loaded.card.loss) == ("", None)
+    """So it takes 8.5 bits a weight, and not those of a float; the card says what that changed.
+    Experts are layers of their own in the checkpoint, and one tensor in the model.
+    """
+    of_type = {"moe_intermediate_size": 32, "head_dim": 16} if name == "qwen3_moe" else {}
+    save_quantized(tmp_path, format_name, name, **of_type)
+    loaded, _, model = loaded_with(monkeypatch, tmp_path)
+    card = loaded.card
+    assert (bool(card.packed_as), card.rounded_to, card.off_path) == (True, "int8", ())
+    assert card.loss is not None
+    assert 0 < card.loss.divergence < 0.02
+    stored = [one for one in model.parameters() if one.ndim > 1][1:-1]  # without both embeddings
+    assert loaded.shape.saved_bytes > 0.7 * sum(one.numel() * 4 for one in stored)
+    check(loaded, model)
+
+
+def test_floats_beside_codes_stay_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that was left out of it is not rounded."""
+    save_quantized(tmp_path, "fp8", "llama")
+    seen: list[Recognized] = []
+
+    def watched(*args: Any) -> Recognized:
+        seen.append(recognize(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(coding, "recognize", watched)
+    loaded = load(tmp_path)
+    (found,) = seen
+    assert found.coder is not None
+    ways = [scales.way for _, scales in found.coder.coded._matrices.values()]
+    assert ways == [(8, 32, False)] * 21  # seven of each of three layers
     loaded.close()
 
 
