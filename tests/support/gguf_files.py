@@ -20,6 +20,7 @@ def save_gguf(
     template: str | None = None,
     part_tensors: int = 0,
     is_tied: bool = False,
+    sides: int | None = None,
     **more: Any,
 ) -> PreTrainedModel:
     """Write a model of the zoo; returns the model as it was before its layers were quantized.
@@ -28,11 +29,13 @@ def save_gguf(
         kind: type of the matrices; the others stay in float32.
         part_tensors: most tensors of a part, where the model is written in several.
         is_tied: whether the embedding is the head, too.
+        sides: of all matrices, where blocks are larger than those of the zoo's.
         more: keys and strings that are written too.
     """
     # transformers takes the heads of these for as wide as those of all that were published.
     wide = {"head_dim": 128} if name.startswith("qwen3") else {}
-    model = tiny_model(name, hidden_size=64, intermediate_size=96, **wide)
+    hidden, inner = (64, 96) if sides is None else (sides, sides)
+    model = tiny_model(name, hidden_size=hidden, intermediate_size=inner, **wide)
     vocabulary = tiny_tokenizer().get_vocab()
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     # Byte-level tokenizers spell a space and a new line by letters of their own.

@@ -1,6 +1,7 @@
 // Blocks as GGUF stores them, to packed codes and to floats.
 #pragma once
 
+#include "points.hpp"
 #include "quantize.hpp"
 
 namespace batchdeck::LEVEL {
@@ -46,6 +47,22 @@ inline uint8_t k_scale(const uint8_t* from, int64_t i) {
 inline uint8_t k_offset(const uint8_t* from, int64_t i) {
   return i < 4 ? from[i + 4] & 63 : (from[i + 4] >> 4) | (from[i] >> 6) << 4;
 }
+
+// Signs of eight features from seven bits: the eighth makes their number even.
+inline uint8_t signs_of(uint32_t bits) {
+  return uint8_t((bits & 127) | uint32_t(__builtin_parity(bits & 127)) << 7);
+}
+// The features of a point (points.hpp), by their sizes and signs.
+template <int kFeatures, int kSizes>
+inline void put_point(uint16_t point, const uint8_t (&sizes)[kSizes], uint8_t signs, int middle,
+                      uint8_t* codes) {
+  constexpr int kBits = kFeatures == 4 ? 3 : 2;
+  for (int i = 0; i < kFeatures; i++) {
+    const int size = sizes[point >> (kBits * i) & ((1 << kBits) - 1)];
+    codes[i] = uint8_t(middle + (signs >> i & 1 ? -size : size));
+  }
+}
+constexpr uint8_t kSizesOfIq2[3] = {8, 25, 43}, kHalvesOfIq3[8] = {2, 6, 10, 14, 18, 22, 26, 31};
 
 // Unsigned, of four bits of exponent and three of mantissa; all bits but the sign are no number.
 inline float e4m3(uint8_t bits) {
@@ -152,6 +169,100 @@ inline void unpack_block(const uint8_t* from, UnpackedBlock& out) {
       set_scales(out, i, 1, scale, -32 * scale);
     }
     look_up(kTwiceE2M1, 32, codes, 64);
+  } else if constexpr (T == BlockType::tq1_0) {
+    // A byte is five numbers from 0 to 2, the digits of a fraction of base 3; of the last four bytes four.
+    const auto put = [&](const uint8_t* bytes, int64_t count, int digits, uint8_t* to) {
+      for (int64_t i = 0; i < count; i++) {
+        uint8_t rest = bytes[i];
+        for (int digit = 0; digit < digits; digit++, rest = uint8_t(rest * 3)) {
+          to[digit * count + i] = uint8_t((rest * 3 >> 8) + 7);  // 8 means 0
+        }
+      }
+    };
+    put(from, 32, 5, codes);
+    put(from + 32, 16, 5, codes + 160);
+    put(from + 48, 4, 4, codes + 240);
+    const float scale = half_at(from + 52);
+    set_scales(out, 0, 16, scale, -8 * scale);
+  } else if constexpr (T == BlockType::iq3_s) {
+    const uint8_t *lower = from + 2, *upper = from + 66, *signs = from + 74, *scales = from + 106;
+    for (int64_t i = 0; i < 64; i++) {
+      const int point = kPointsIq3S[lower[i] | (upper[i / 8] >> (i % 8) & 1) << 8];
+      for (int64_t j = 0; j < 4; j++) {
+        const int half = point >> (3 * j) & 7;  // of the size less 1
+        codes[4 * i + j] = uint8_t(signs[i / 2] >> (i % 2 * 4 + j) & 1 ? 7 - half : 8 + half);
+      }
+    }
+    for (int64_t i = 0; i < 8; i++) {
+      const float scale = half_at(from) * float(1 + 2 * (scales[i / 2] >> (i % 2 * 4) & 15));
+      set_scales(out, 2 * i, 2, 2 * scale, -15 * scale);
+    }
+  } else if constexpr (T == BlockType::iq3_xxs) {
+    for (int64_t i = 0; i < 8; i++) {
+      const auto word = load_as<uint32_t>(from + 66 + 4 * i);
+      for (int64_t j = 0; j < 8; j++) {
+        const auto signs = uint8_t(signs_of(word >> (j / 2 * 7)) >> (j % 2 * 4));
+        put_point<4>(kPointsIq3Xxs[from[2 + 8 * i + j]], kHalvesOfIq3, signs, 32, codes + 32 * i + 4 * j);
+      }
+      const float scale = half_at(from) * (0.5f + float(word >> 28));
+      set_scales(out, 2 * i, 2, scale, -32 * scale);
+    }
+  } else if constexpr (T == BlockType::iq2_s) {
+    const uint8_t *lower = from + 2, *signs = from + 34, *upper = from + 66, *scales = from + 74;
+    for (int64_t i = 0; i < 32; i++) {
+      const int at = lower[i] | (upper[i / 4] >> (i % 4 * 2) & 3) << 8;
+      put_point<8>(kPointsIq2S[at], kSizesOfIq2, signs[i], 128, codes + 8 * i);
+    }
+    for (int64_t i = 0; i < 16; i++) {
+      const float scale = half_at(from) * (0.5f + float(scales[i / 2] >> (i % 2 * 4) & 15)) / 4;
+      set_scales(out, i, 1, scale, -128 * scale);
+    }
+  } else if constexpr (T == BlockType::iq2_xs) {
+    for (int64_t i = 0; i < 32; i++) {
+      const auto both = load_as<uint16_t>(from + 2 + 2 * i);
+      put_point<8>(kPointsIq2Xs[both & 511], kSizesOfIq2, signs_of(both >> 9), 128, codes + 8 * i);
+    }
+    for (int64_t i = 0; i < 16; i++) {
+      const float scale = half_at(from) * (0.5f + float(from[66 + i / 2] >> (i % 2 * 4) & 15)) / 4;
+      set_scales(out, i, 1, scale, -128 * scale);
+    }
+  } else if constexpr (T == BlockType::iq2_xxs) {
+    for (int64_t i = 0; i < 8; i++) {
+      const auto word = load_as<uint32_t>(from + 6 + 8 * i);
+      for (int64_t j = 0; j < 4; j++) {
+        put_point<8>(kPointsIq2Xxs[from[2 + 8 * i + j]], kSizesOfIq2, signs_of(word >> (7 * j)), 128,
+                     codes + 32 * i + 8 * j);
+      }
+      const float scale = half_at(from) * (0.5f + float(word >> 28)) / 4;
+      set_scales(out, 2 * i, 2, scale, -128 * scale);
+    }
+  } else if constexpr (T == BlockType::iq1_m) {
+    uint16_t of_all = 0;  // in the upper bits of four words
+    for (int64_t i = 0; i < 4; i++) {
+      of_all = uint16_t(of_all | (load_as<uint16_t>(from + 48 + 2 * i) >> 12) << (4 * i));
+    }
+    for (int64_t i = 0; i < 32; i++) {
+      const int upper = from[32 + i / 2] >> (i % 2 * 4), point = kPointsIq1[from[i] | (upper & 7) << 8];
+      // Of eighths of a scale, from -9 to 9, the odd ones.
+      for (int64_t j = 0; j < 8; j++) {
+        codes[8 * i + j] = uint8_t((point >> (2 * j) & 3) * 4 + (upper & 8 ? 0 : 1));
+      }
+    }
+    for (int64_t i = 0; i < 16; i++) {
+      const int three = load_as<uint16_t>(from + 48 + i / 4 * 2) >> (i % 4 * 3) & 7;
+      const float eighth = widen_half(of_all) * float(2 * three + 1) / 8;
+      set_scales(out, i, 1, 2 * eighth, -9 * eighth);
+    }
+  } else if constexpr (T == BlockType::iq1_s) {
+    for (int64_t i = 0; i < 8; i++) {
+      const auto upper = load_as<uint16_t>(from + 34 + 2 * i);
+      for (int64_t j = 0; j < 4; j++) {
+        const int point = kPointsIq1[from[2 + 4 * i + j] | (upper >> (3 * j) & 7) << 8];
+        for (int64_t k = 0; k < 8; k++) codes[32 * i + 8 * j + k] = uint8_t(point >> (2 * k) & 3);
+      }
+      const float scale = half_at(from) * float(2 * (upper >> 12 & 7) + 1);
+      set_scales(out, 2 * i, 2, scale, (upper & 0x8000 ? -1.125f : -0.875f) * scale);
+    }
   }
 }
 
@@ -172,6 +283,14 @@ inline void unpack_block(BlockType type, const uint8_t* from, UnpackedBlock& out
     case BlockType::tq2_0: return unpack_block<BlockType::tq2_0>(from, out);
     case BlockType::mxfp4: return unpack_block<BlockType::mxfp4>(from, out);
     case BlockType::nvfp4: return unpack_block<BlockType::nvfp4>(from, out);
+    case BlockType::tq1_0: return unpack_block<BlockType::tq1_0>(from, out);
+    case BlockType::iq3_s: return unpack_block<BlockType::iq3_s>(from, out);
+    case BlockType::iq3_xxs: return unpack_block<BlockType::iq3_xxs>(from, out);
+    case BlockType::iq2_s: return unpack_block<BlockType::iq2_s>(from, out);
+    case BlockType::iq2_xs: return unpack_block<BlockType::iq2_xs>(from, out);
+    case BlockType::iq2_xxs: return unpack_block<BlockType::iq2_xxs>(from, out);
+    case BlockType::iq1_m: return unpack_block<BlockType::iq1_m>(from, out);
+    case BlockType::iq1_s: return unpack_block<BlockType::iq1_s>(from, out);
   }
 }
 

@@ -30,8 +30,10 @@ HALVES = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
     "TQ2_0": (64,),
+    "TQ1_0": (52,),
+    **dict.fromkeys(("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S"), (0,)),
 }
-KINDS = (*HALVES, "MXFP4", "NVFP4")
+KINDS = (*HALVES, "MXFP4", "NVFP4", "IQ1_M")
 ROWS, FEATURES = 70, 512
 
 
@@ -41,18 +43,29 @@ def layout(kind: str) -> tuple[int, int, Any]:
     return found
 
 
-def random_blocks(kind: str, rows: int = ROWS, features: int = FEATURES) -> Tensor:
-    """Rows of blocks of any codes and scales that a file may have: uint8 [rows, bytes]."""
+def random_blocks(
+    kind: str, rows: int = ROWS, features: int = FEATURES, most: float = 0.02
+) -> Tensor:
+    """Rows of blocks of any codes and scales that a file may have: uint8 [rows, bytes].
+
+    Args:
+        most: the greatest scale in float16.
+    """
     width, size, _ = layout(kind)
     random = np.random.default_rng(len(kind) + size)
     blocks = random.integers(0, 256, (rows, features // width, size), dtype=np.uint8)
     for at in HALVES.get(kind, ()):
-        scale = random.uniform(-0.02, 0.02, (rows, features // width, 1)).astype(np.float16)
+        scale = random.uniform(-most, most, (rows, features // width, 1)).astype(np.float16)
         blocks[..., at : at + 2] = scale.view(np.uint8)
     if kind == "MXFP4":
         blocks[..., 0] = random.integers(112, 132, blocks.shape[:2])
     if kind == "NVFP4":
         blocks[..., :4] = random.integers(0, 0x78, (*blocks.shape[:2], 4))
+    if kind == "IQ1_M":  # the upper bits of four words are the scale
+        halves = random.uniform(-most, most, blocks.shape[:2]).astype(np.float16).view(np.uint16)
+        for i in range(4):
+            upper = blocks[..., 49 + 2 * i]
+            upper[:] = upper & 15 | (halves >> (4 * i) & 15).astype(np.uint8) << 4
     if kind == "TQ2_0":  # three numbers of two bits
         blocks[..., :64] &= 0b10101010
     return torch.from_numpy(blocks.reshape(rows, -1))

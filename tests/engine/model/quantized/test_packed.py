@@ -25,6 +25,7 @@ from engine.model.program.verify import MismatchError
 from engine.model.quantized import gguf as gguf_file
 from engine.serving.loading import LoadedModel
 from tests.engine.model.quantized.test_formats import PROMPTS
+from tests.engine.native.test_blocks import random_blocks
 from tests.support.checkpoints import save_checkpoint
 from tests.support.gguf_files import save_gguf
 from tests.support.loading import load
@@ -178,6 +179,31 @@ def test_blocks_of_a_gguf_file_are_packed_as_they_are(
         loaded = load(file, dtype=dtype)
         assert (loaded.card.off_path, loaded.card.off_kernels) == ((), "")
         check_packed(loaded, file, kind)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "kind", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0"]
+)
+def test_blocks_of_the_fewest_bits_are_packed_as_they_are(
+    tmp_path: Path, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No library writes most of these, so their blocks are random."""
+
+    def quantize(values: Any, stored: Any) -> Any:
+        most = 0.02
+        for _ in range(2):  # the second time so that the numbers have a size that models have
+            blocks = random_blocks(stored.name, *values.shape, most).numpy()
+            most *= 0.08 / float(gguf.dequantize(blocks, stored).std())
+        return blocks
+
+    monkeypatch.setattr(gguf, "quantize", quantize)
+    monkeypatch.setattr(coding, "recognize", None)
+    file = tmp_path / "model.gguf"
+    save_gguf(file, "llama", kind, sides=256)
+    loaded = load(file, dtype=dtype)
+    assert (loaded.card.off_path, loaded.card.off_kernels) == ((), "")
+    check_packed(loaded, file, kind)
 
 
 def check_packed(loaded: LoadedModel, file: Path, kind: str) -> None:
