@@ -39,6 +39,7 @@ class Experts:
         group_best: int,
         normalised: bool,
         scale: float,
+        factors: Array | None,
         width: int,
         inner: int,
         up: Array,

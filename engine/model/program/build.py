@@ -215,6 +215,7 @@ class _Builder:
             routing.best,
             routing.normalised,
             routing.scale,
+            routing.factors,
             width,
             inner,
             up.weight,

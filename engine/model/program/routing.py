@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class Routing:
             group is as good as the sum of its `best` greatest scores. 1, 1 and 1: no groups.
         normalised: whether weights are scores over the sum of those that were chosen.
         scale: what weights are multiplied by.
+        factors: [experts] float32, contiguous, what the weight of each is multiplied by besides;
+            None if there are none.
     """
 
     chosen: int
@@ -41,6 +44,7 @@ class Routing:
     best: int = 1
     normalised: bool = True
     scale: float = 1.0
+    factors: Tensor | None = None
 
     def choices(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and what experts are chosen by: [rows, experts] float64 both."""
@@ -65,6 +69,8 @@ class Routing:
         weight = scores.gather(-1, index)
         if self.normalised:
             weight = weight / weight.sum(-1, keepdim=True)
+        if self.factors is not None:
+            weight = weight * self.factors.double()[index]
         return index, self.scale * weight
 
 
@@ -83,22 +89,23 @@ class Routed:
 
 
 def guess_routing(
-    routed: Routed, corrections: Sequence[Tensor], hint: Routing | None
+    routed: Routed, numbers: Sequence[Tensor], hint: Routing | None
 ) -> Routing | None:
     """The routing that makes the same choices and weights, if one of ours does.
 
     Args:
-        corrections: [experts] each, which may be added to scores.
+        numbers: [experts] each, which may be added to scores, or multiply weights.
         hint: what to try first, such as the routing of the layer before.
     """
     experts, chosen = routed.logits.shape[-1], routed.index.shape[-1]
     groupings = _groupings(experts, chosen)
+    of_experts = (None, *(one.float().contiguous() for one in numbers))
     if hint is not None:
         groupings = ((hint.groups, hint.kept, hint.best), *groupings)
     for groups, kept, best in groupings:
         found: Routing | None = None
         least = (len(routed.index), math.inf)
-        for correction in (None, *(one.float().contiguous() for one in corrections)):
+        for correction in of_experts:
             for score in ("softmax", "sigmoid"):
                 plain = Routing(chosen, score, correction, groups, kept, best)
                 ours, _ = plain.choose(routed.logits)
@@ -108,8 +115,8 @@ def guess_routing(
                 others = int((~_chosen_alike(ours, routed)).sum())
                 if others > len(ours) // 2:
                     continue
-                for normalised in (True, False):
-                    routing = replace(plain, normalised=normalised)
+                for factors, normalised in product(of_experts, (True, False)):
+                    routing = replace(plain, normalised=normalised, factors=factors)
                     scale, difference = _weighed(routing, routed, ours)
                     # The best one counts: of small logits, softmax and sigmoid nearly agree.
                     if difference < math.inf and (others, difference) < least:

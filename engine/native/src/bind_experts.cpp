@@ -34,7 +34,7 @@ const void* packed_experts(const Array& array, int64_t experts, int64_t n, int64
 BoundExperts::BoundExperts(int64_t experts, int64_t chosen, const std::string& score,
                            const std::optional<Array>& correction, int64_t groups,
                            int64_t kept_groups, int64_t group_best, bool normalised, float scale,
-                           int64_t width, int64_t inner, const Array& up,
+                           const std::optional<Array>& factors, int64_t width, int64_t inner, const Array& up,
                            const std::optional<Array>& up_bias, bool gated,
                            const std::string& activation, float limit, float shift,
                            const Array& down, const std::optional<Array>& down_bias,
@@ -66,7 +66,8 @@ BoundExperts::BoundExperts(int64_t experts, int64_t chosen, const std::string& s
   args_.route = {.experts = experts, .chosen = chosen, .score = score_of(score),
                  .correction = vector<float>(correction, experts, "correction"),
                  .groups = groups, .kept_groups = kept_groups, .group_best = group_best,
-                 .normalised = normalised, .scale = scale};
+                 .normalised = normalised, .scale = scale,
+                 .factors = vector<float>(factors, experts, "factors")};
   args_.up = {.n = features, .k = width,
               .weight = packed_experts(up, experts, features, width, up_quantization, "up"),
               .bias = vector<float>(up_bias, experts * features, "up_bias"),
@@ -79,7 +80,7 @@ BoundExperts::BoundExperts(int64_t experts, int64_t chosen, const std::string& s
                 .activation = Activation::none, .alpha = 1,
                 .quantization = down_quantization.value_or(Quantization{})};
   kept_ = {up, down};
-  for (const auto& one : {correction, up_bias, down_bias}) {
+  for (const auto& one : {correction, factors, up_bias, down_bias}) {
     if (one) kept_.push_back(*one);
   }
 }
@@ -101,12 +102,12 @@ void bind_experts(nb::module_& m) {
   using Maybe = const std::optional<Array>&;
   nb::class_<BoundExperts>(m, "Experts", "The experts of a layer, and how they are chosen.")
       .def(nb::init<int64_t, int64_t, const std::string&, Maybe, int64_t, int64_t, int64_t, bool,
-                    float, int64_t, int64_t, const Array&, Maybe, bool, const std::string&, float,
-                    float, const Array&, Maybe, const std::optional<Quantization>&,
+                    float, Maybe, int64_t, int64_t, const Array&, Maybe, bool, const std::string&,
+                    float, float, const Array&, Maybe, const std::optional<Quantization>&,
                     const std::optional<Quantization>&>(),
            "experts"_a, "chosen"_a, "score"_a, "correction"_a.none(), "groups"_a, "kept_groups"_a,
-           "group_best"_a, "normalised"_a, "scale"_a, "width"_a, "inner"_a, "up"_a,
-           "up_bias"_a.none(), "gated"_a, "activation"_a, "limit"_a, "shift"_a, "down"_a,
+           "group_best"_a, "normalised"_a, "scale"_a, "factors"_a.none(), "width"_a, "inner"_a,
+           "up"_a, "up_bias"_a.none(), "gated"_a, "activation"_a, "limit"_a, "shift"_a, "down"_a,
            "down_bias"_a.none(), "up_quantization"_a = nb::none(),
            "down_quantization"_a = nb::none());
 }

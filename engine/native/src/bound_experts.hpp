@@ -19,8 +19,8 @@ class BoundExperts {
   // do biases, [experts, features] float32. Each of both products may be quantized.
   BoundExperts(int64_t experts, int64_t chosen, const std::string& score,
                const std::optional<Array>& correction, int64_t groups, int64_t kept_groups,
-               int64_t group_best, bool normalised, float scale, int64_t width, int64_t inner,
-               const Array& up, const std::optional<Array>& up_bias, bool gated,
+               int64_t group_best, bool normalised, float scale, const std::optional<Array>& factors,
+               int64_t width, int64_t inner, const Array& up, const std::optional<Array>& up_bias, bool gated,
                const std::string& activation, float limit, float shift, const Array& down,
                const std::optional<Array>& down_bias,
                const std::optional<Quantization>& up_quantization,

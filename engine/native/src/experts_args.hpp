@@ -17,7 +17,7 @@ enum class Score : uint8_t { softmax, sigmoid };
 // correction are taken, the greatest first, of equals the first. With groups (DeepSeek-V2, arXiv
 // 2405.04434, 2.1.4) only experts of the `kept_groups` best groups can be: a group of experts beside
 // each other is as good as the sum of its `group_best` greatest. Their weights are scale * score,
-// over the sum of those taken where `normalised`.
+// over the sum of those taken where `normalised`; and each expert's is multiplied by its factor.
 struct RouteArgs {
   int64_t rows, experts, chosen;
   const float* logits;  // [rows, experts]
@@ -27,6 +27,7 @@ struct RouteArgs {
   int64_t groups, kept_groups, group_best;  // 1, 1 and 1: no groups
   bool normalised;
   float scale;
+  const float* factors;  // [experts], or null
   int32_t* index;  // [rows, chosen]; always an expert that there is, NaN or not
   float* weight;   // [rows, chosen]
 };

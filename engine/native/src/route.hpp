@@ -75,6 +75,7 @@ inline void route(const RouteArgs& args, int64_t row, Scratch& scratch) {
   for (int64_t j = 0; j < args.chosen; j++) total += weight[j] = scores[index[j]];
   for (int64_t j = 0; j < args.chosen; j++) {
     weight[j] *= args.normalised ? args.scale / total : args.scale;
+    if (args.factors != nullptr) weight[j] *= args.factors[index[j]];
   }
 }
 

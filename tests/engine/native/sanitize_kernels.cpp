@@ -310,7 +310,8 @@ void experts() {
                         .score = maybe() ? Score::softmax : Score::sigmoid,
                         .correction = maybe_floats(count), .groups = groups,
                         .kept_groups = kept_groups, .group_best = between(1, 2),
-                        .normalised = maybe(), .scale = 2.0f, .index = nullptr, .weight = nullptr};
+                        .normalised = maybe(), .scale = 2.0f, .factors = maybe_floats(count),
+                        .index = nullptr, .weight = nullptr};
   LinearArgs up{.dtype = dtype, .out_dtype = dtype, .n = features, .k = width,
                 .x = x.data, .x_stride = x.stride,
                 .weight = packed_experts(dtype, count, features, width),

@@ -111,6 +111,7 @@ class Layer:
             routing.best,
             routing.normalised,
             routing.scale,
+            routing.factors,
             width,
             inner,
             packed([turns([up[e] for up in self.ups]) for e in range(experts)]),
@@ -192,6 +193,7 @@ def routings(draw: st.DrawFn) -> tuple[int, Routing]:
         best=best,
         normalised=draw(st.booleans()),
         scale=draw(st.sampled_from((1.0, 2.5))),
+        factors=torch.rand(experts) + 0.5 if draw(st.booleans()) else None,
     )
 
 
@@ -310,6 +312,7 @@ def test_a_row_that_is_no_number_harms_no_other(number: float) -> None:
         ({"groups": 6, "kept": 1}, "kept_groups is 1, too few for 2 experts"),
         ({"score": "tanh"}, "score is 'tanh'; it must be softmax or sigmoid"),
         ({"correction": torch.zeros(5)}, "correction has 5 numbers, not 6"),
+        ({"factors": torch.ones(5)}, "factors has 5 numbers, not 6"),
     ],
 )
 def test_a_routing_that_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -67,6 +67,27 @@ def test_groups_corrections_and_factors_are_found() -> None:
     assert routing.correction is not None
 
 
+def test_a_factor_of_each_expert_is_found() -> None:
+    """As Gemma 4 has it: else its layers, which hold attention, would stay modules."""
+    model = tiny_model(
+        "gemma4_text",
+        enable_moe_block=True,
+        num_experts=4,
+        top_k_experts=2,
+        moe_intermediate_size=32,
+    )
+    factors = model.get_parameter("model.layers.0.router.per_expert_scale")
+    factors.data = torch.tensor([0.5, 1.5, 2.0, 0.75])
+    graph, recorded = found(model)
+    assert not only(Opaque, graph)
+    first = experts_of(graph)[0].routing.factors
+    assert first is not None
+    assert torch.equal(first, factors)
+    with torch.inference_mode():
+        got = evaluate(fuse(graph), recorded)
+    torch.testing.assert_close(got, recorded.logits[0].double(), rtol=1e-4, atol=1e-4)
+
+
 def test_without_experts_the_modules_around_them_stay() -> None:
     graph, _ = found(tiny_model("mixtral"), with_experts=False)
     kinds = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
@@ -136,13 +157,14 @@ ROUTINGS = [
     Routing(4, "softmax", correction=CORRECTION / 10, normalised=False),
     Routing(4, "sigmoid", correction=CORRECTION, groups=4, kept=2, best=2),
     Routing(1, "softmax"),
+    Routing(4, "softmax", factors=CORRECTION.abs() + 0.5),
 ]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_a_routing_is_guessed(routing: Routing) -> None:
-    corrections = [torch.ones(16), *([] if routing.correction is None else [routing.correction])]
-    guess = guess_routing(routed(routing), corrections, None)
+    own = [one for one in (routing.correction, routing.factors) if one is not None]
+    guess = guess_routing(routed(routing), [torch.ones(16), *own], None)
     assert guess is not None
     other = routed(routing, rows=300)
     index, weight = guess.choose(other.logits)
