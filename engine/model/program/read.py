@@ -98,7 +98,7 @@ class _Reader:
         self._with_experts = with_experts
         self._contents = Contents(one for call in recorded.calls for one in call.changed)
         self._provenance = Provenance()
-        self._rotations = Rotations(self._provenance, max_positions)
+        self._rotations = Rotations(self._provenance, recorded.position_ids, max_positions)
         # Which layer was first given some keys and values, by the memory that they lie in.
         self._stored: dict[Hashable, int] = {}
         self._lookups = Lookups(recorded)

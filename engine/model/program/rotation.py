@@ -60,13 +60,16 @@ class Rotations:
 
     Args:
         provenance: of the pass's tensors, as far as it was read.
+        positions: of the pass's tokens, [T].
         max_positions: length of the tables.
     """
 
-    def __init__(self, provenance: Provenance, max_positions: int) -> None:
+    def __init__(self, provenance: Provenance, positions: Tensor, max_positions: int) -> None:
         self._provenance = provenance
+        self._positions = positions
         self._max_positions = max_positions
         self._tables: dict[tuple[int | None, ...], tuple[Tensor, Tensor]] = {}
+        self._scaled: list[tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]] = []
 
     def of(self, tensor: Tensor) -> tuple[View, Rotation | None]:
         """What was rotated into a query or key, [T, heads, head_dim], and how."""
@@ -99,12 +102,64 @@ class Rotations:
         if len(recorded) == 2:
             for pick, interleaved in conventions(recorded[0].shape[1], dim):
                 cos, sin = (table[:, pick] for table in recorded)
-                if agree(rotate(x, cos, sin, interleaved), tensor):
+                rotated = rotate(x, cos, sin, interleaved)
+                if agree(rotated, tensor):
                     return view, Rotation(*self._tables_of(maker, pick), interleaved)
+                scale = self._scale_of(tensor, rotated) if 2 * cos.shape[1] == dim else None
+                if scale is not None:
+                    tables = self._scaled_by(self._tables_of(maker, pick), scale)
+                    return view, Rotation(*tables, interleaved)
         failure = self._provenance.failures[address_of(tensor)]
         if maker.target in failure.scope:  # all but the rotation was read
             raise UnreadableError("a query or key is no rotation by its position")
         raise failure
+
+    def _scale_of(self, tensor: Tensor, rotated: Tensor) -> Tensor | None:
+        """What each position multiplies queries with after they were rotated, [positions]: Llama 4
+        and Ministral 3 have attention sharper where contexts are long. None if it is not that.
+
+        Args:
+            tensor: a query, as it was recorded.
+            rotated: the same, before it may have been scaled.
+        """
+        call = self._provenance.makers.get(address_of(tensor))
+        for given in [] if call is None else tensors_in(call.args):
+            of_tokens = given.numel() == NUM_TOKENS and given.is_floating_point()
+            if of_tokens and agree(rotated * given.double().reshape(-1, 1, 1), tensor):
+                return self._everywhere(given).float()
+        return None
+
+    def _scaled_by(self, tables: tuple[Tensor, Tensor], scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables times a number for each position; the same ones for all layers."""
+        for plain, known, scaled in self._scaled:
+            if plain is tables and torch.equal(known, scale):
+                return scaled
+        cos, sin = (table * scale[:, None] for table in tables)
+        self._scaled.append((tables, scale, (cos, sin)))
+        return cos, sin
+
+    def _everywhere(self, tensor: Tensor) -> Tensor:
+        """A number of each token, computed from its position alone, for all positions: [positions].
+
+        Raises:
+            UnreadableError: it was computed from something else.
+        """
+        if tensor.numel() == NUM_TOKENS and torch.equal(tensor.flatten(), self._positions):
+            return torch.arange(self._max_positions, device=tensor.device)
+        call = self._provenance.makers.get(address_of(tensor))
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.numel() == NUM_TOKENS:
+                return self._everywhere(value)
+            return value
+
+        made = None
+        if call is not None and not isinstance(call.target, nn.Module) and callable(call.target):
+            named = {name: moved(value) for name, value in call.kwargs.items()}
+            made = call.target(*map(moved, call.args), **named)
+        if not isinstance(made, Tensor) or made.numel() != self._max_positions:
+            raise UnreadableError("a scale of queries depends on more than their positions")
+        return made.flatten()
 
     def _tables_of(self, call: Call, pick: slice) -> tuple[Tensor, Tensor]:
         """Columns of the cosines and sines of all positions, from the module that made those of the

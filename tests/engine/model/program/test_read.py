@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -296,11 +297,35 @@ def test_a_module_that_is_given_more_than_a_tensor_is_run_by_the_one_around_it()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_scale_that_sets_in_with_a_position_is_no_rotation(dtype: torch.dtype) -> None:
+def test_a_scale_that_sets_in_with_a_position_is_in_the_tables_of_queries(
+    dtype: torch.dtype,
+) -> None:
     model = tiny_model("ministral3", dtype=dtype)
     model.set_attn_implementation(ATTENTION_NAME)
     shape = trace(type(model), model.config, model.dtype).shape
     first = model.config.rope_parameters["original_max_position_embeddings"]
-    find_graph(model, shape, first)
-    with pytest.raises(UnreadableError, match="a query or key is no rotation by its position"):
-        find_graph(model, shape, first + 1)
+    graph, _ = find_graph(model, shape, first + 2)
+    attends = [one for one in graph.operations if isinstance(one, Attend)]
+    rotations = [(one.query_rotation, one.key_rotation) for one in attends]
+    assert len({id(query and query.cos) for query, _ in rotations}) == 1  # one table for all layers
+    query, key = rotations[0]
+    assert query is not None
+    assert key is not None
+    scale = (query.cos / key.cos).mean(1)
+    sharper = 1 + 0.5 * math.log(2)
+    wanted = torch.tensor([1.0] * first + [sharper] * 2)
+    torch.testing.assert_close(scale, wanted, rtol=4e-3, atol=0)
+
+
+def test_a_scale_by_more_than_a_position_is_no_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.ministral3 import modeling_ministral3
+
+    def by_random(positions: torch.Tensor, *args: Any) -> torch.Tensor:
+        return torch.rand(positions.shape)[:, None, :, None]
+
+    monkeypatch.setattr(modeling_ministral3, "get_llama_4_attn_scale", by_random)
+    model = tiny_model("ministral3")
+    model.set_attn_implementation(ATTENTION_NAME)
+    shape = trace(type(model), model.config, model.dtype).shape
+    with pytest.raises(UnreadableError, match="depends on more than their positions"):
+        find_graph(model, shape, 200)
