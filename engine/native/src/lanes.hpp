@@ -32,6 +32,16 @@ inline Lanes load_lanes(const bf16* from) {
   return (Lanes)((Words)_mm256_cvtepu16_epi32(load_as<__m128i>(from)) << 16);
 #endif
 }
+// Not by std::memcpy, which gcc 12 may take through the stack and registers of 8 bytes.
+inline void store_lanes(float* to, Lanes value) {
+#ifdef __AVX512F__
+  _mm512_storeu_ps(to, (__m512)value);
+#else
+  _mm256_storeu_ps(to, (__m256)value);
+#endif
+}
+
+inline void store_words(void* to, Words value) { store_lanes(static_cast<float*>(to), (Lanes)value); }
 
 // The nearest whole numbers, ties to even, of numbers that int32_t has.
 inline Ints whole_of(Lanes value) {

@@ -2,8 +2,8 @@
 // rows the speed of memory is the limit, and a piece is a contiguous run of panels. With more the
 // multiplication is: a piece is some rows by some panels, and goes through the features in chunks
 // (blocking after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS
-// 34(3), 2008). In vectors, all rows multiply a chunk of a panel, which stays in L1 meanwhile, as the
-// next one is read. In tiles, a few rows of x stay in L1, and multiply the chunks of all panels.
+// 34(3), 2008). In vectors, all rows multiply a chunk of a panel, which stays in L1 meanwhile, unpacked
+// where it is quantized, as the next one is read. In tiles, a few rows of x stay in L1, and multiply the chunks of all panels.
 #pragma once
 
 #include "epilogue.hpp"
@@ -106,6 +106,7 @@ inline void linear_in_vectors(const LinearArgs& args, int threads, int64_t piece
                            : panel + 1 < share.last_panel ? weights.at(panel + 1, from)
                                                             : nullptr;
         const int64_t bytes = weights.bytes(min(kind.chunk, after < to ? to - after : to - from));
+        weights.open(panel, k, features);
         for (int64_t group = 0; group < groups; group++) {
           const int64_t row = group * at_once, count = min(at_once, rows - row);
           const Ahead ahead = ahead_of(next, bytes, groups, group, weights.at(panel, k));

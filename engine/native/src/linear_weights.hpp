@@ -9,6 +9,8 @@ namespace batchdeck::LEVEL {
 // Features of a chunk. A panel's chunk takes 16 KB of L1, 32 KB of float32.
 constexpr int64_t kDepthChunk = 256;
 constexpr int64_t kCodesChunk = 512;  // of quantized weights
+// Of those that are opened.
+constexpr int64_t kOpenedChunk = (1 << 14) / (kPanel * int64_t(sizeof(CodeOf)));
 
 // How weights of one kind are multiplied: rows at once, features of a chunk, bytes of a number of x and
 // of a panel.
@@ -61,6 +63,8 @@ class Plain {
       }
     }
   }
+  // Makes a panel's features [k, k + features) ready for all rows, until the next ones are.
+  static void open(int64_t, int64_t, int64_t) {}
   void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
                 const Ahead& ahead) const {
     LEVEL::multiply(x_ + row * stride_ + k - begin_, stride_, rows,
@@ -96,11 +100,13 @@ class Coded {
         groups_(ceil_div(args.k, quantization_.group)),
         weight_(static_cast<const uint8_t*>(args.weight)),
         rows_(args.coded),
-        first_row_(first_row) {}
+        first_row_(first_row),
+        chunk_(chunk_of(args)),
+        are_opened_(are_opened(args)) {}
 
   static LinearKind kind(const LinearArgs& args) {
     const Quantization& q = args.quantization;
-    return {kCodeRowsAtOnce, max<int64_t>(1, kCodesChunk / q.group) * q.group, kCodeBytes,
+    return {are_opened(args) ? kOpenedRows : kPackedRows, chunk_of(args), kCodeBytes,
             ceil_div(args.k, q.group) * group_bytes(q)};
   }
   int64_t end() const { return groups_ * quantization_.group; }
@@ -111,23 +117,46 @@ class Coded {
   int64_t bytes(int64_t features) const {
     return features / quantization_.group * group_bytes(quantization_);
   }
-  static int64_t room(int64_t) { return 0; }
-  void prepare(int64_t, int64_t, int64_t, void*) {}
+  int64_t room(int64_t) const {
+    return are_opened_ ? opened_bytes<C>(quantization_, chunk_ / quantization_.group) : 0;
+  }
+  void prepare(int64_t, int64_t, int64_t, void* memory) { memory_ = memory; }
+  void open(int64_t panel, int64_t k, int64_t features) {
+    if (!are_opened_) return;
+    opened_ = open_codes<C>(reinterpret_cast<const uint8_t*>(at(panel, k)), quantization_,
+                            features / quantization_.group, memory_);
+  }
   void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
                 const Ahead& ahead) const {
     row += first_row_;
-    multiply_codes<C>(reinterpret_cast<const CodeOf*>(rows_.codes) + row * kPlanes * rows_.stride + k,
-                      rows_.stride, rows_.groups + row * rows_.groups_stride + k / quantization_.group,
-                      rows_.groups_stride, rows, reinterpret_cast<const uint8_t*>(at(panel, k)),
-                      quantization_, features / quantization_.group, k == 0, c, ahead);
+    const auto* x = reinterpret_cast<const CodeOf*>(rows_.codes) + row * kPlanes * rows_.stride + k;
+    const CodedGroup* x_groups = rows_.groups + row * rows_.groups_stride + k / quantization_.group;
+    const int64_t count = features / quantization_.group;
+    if (are_opened_) {
+      multiply_opened<C>(x, rows_.stride, x_groups, rows_.groups_stride, rows, opened_, quantization_, count,
+                         k == 0, c, ahead);
+    } else {
+      multiply_packed<C>(x, rows_.stride, x_groups, rows_.groups_stride, rows,
+                         reinterpret_cast<const uint8_t*>(at(panel, k)), quantization_, count, k == 0, c,
+                         ahead);
+    }
   }
 
  private:
+  static bool are_opened(const LinearArgs& args) { return args.m > kFewRows<C>; }
+  static int64_t chunk_of(const LinearArgs& args) {
+    const int64_t group = args.quantization.group;
+    return max<int64_t>(1, (are_opened(args) ? kOpenedChunk : kCodesChunk) / group) * group;
+  }
+
   const Quantization& quantization_;
   int64_t groups_;
   const uint8_t* weight_;
   const CodedRows& rows_;
-  int64_t first_row_;
+  int64_t first_row_, chunk_;
+  bool are_opened_;
+  void* memory_ = nullptr;
+  Opened opened_ = {};  // the chunk that is multiplied
 };
 
 }  // namespace batchdeck::LEVEL

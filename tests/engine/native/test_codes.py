@@ -197,12 +197,16 @@ def test_the_largest_codes_are_summed_exactly(bits: int, group: int, sign: int) 
     assert (out == sign * 127.0 * code * k).all()
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_row_is_the_same_whatever_is_beside_it_and_whoever_computes(bits: int) -> None:
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize("bits", [4, 5, 6, 8])
+def test_a_row_is_the_same_whatever_is_beside_it_and_whoever_computes(
+    bits: int, has_zeros: bool
+) -> None:
+    """Weights are unpacked by each few rows, or once for all."""
     m, n, k = 300, 200, 1100
-    quantized, x = Quantized.make(n, k, bits, 64, True, 1), padded(numbers(m, k, BF16, 2), 0)
+    quantized, x = Quantized.make(n, k, bits, 64, has_zeros, 1), padded(numbers(m, k, BF16, 2), 0)
     before, results = native.threads(), []
-    for threads, rows in ((1, m), (2, m), (3, m), (2, 1), (2, 5), (1, 20), (3, 40)):
+    for threads, rows in ((1, m), (2, m), (3, m), (2, 1), (1, 3), (2, 5), (1, 20), (3, 40)):
         native.set_threads(threads)
         out = torch.empty(rows, n)
         quantized.multiply(out, x[:rows])
