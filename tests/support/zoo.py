@@ -229,6 +229,8 @@ OTHERS: dict[str, dict[str, Any]] = {
             "llama_4_scaling_beta": 0.5,
         },
     },
+    # Each head's query, key and value are beside each other, and a quarter of a head is rotated.
+    "gpt_neox": {},
     "ernie4_5": {"head_dim": 16},
     "flint": {
         "head_dim": 16,

@@ -35,6 +35,7 @@ from engine.model.program.graph import (
     Experts,
     Gather,
     Graph,
+    Linear,
     Operation,
     Value,
     View,
@@ -112,10 +113,26 @@ class _Reader:
         for call in self._recorded.calls:
             self._take(call)
         logits = self._provenance.view(self._recorded.logits)
-        if not logits.is_whole or not logits.value.per_sample:
+        if not logits.is_whole:
             raise UnreadableError("the logits are not one matrix")
-        operations = _needed(self._provenance.operations, logits.value)
-        return Graph(operations, logits.value, self._lookups.common())
+        value = logits.value if logits.value.per_sample else self._sampled(logits)
+        operations = _needed(self._provenance.operations, value)
+        return Graph(operations, value, self._lookups.common())
+
+    def _sampled(self, logits: View) -> Value:
+        """The logits of the tokens that sample, where a model gives those of all tokens: rows are
+        picked before they are multiplied.
+        """
+        head = self._provenance.maker(logits)
+        if not isinstance(head, Linear):
+            raise UnreadableError("the logits of all tokens are no product")
+        last = self._recorded.last_tokens
+        x = head.x.reference[last].contiguous()
+        picked = Gather(Value(x, per_sample=True), head.x)
+        rows = View(picked.out, 0, picked.out.width)
+        out = Value(logits.reference[last].contiguous(), per_sample=True)
+        self._provenance.operations += [picked, Linear(out, rows, head.weights, head.biases)]
+        return out
 
     def _take(self, call: Call) -> None:
         """Read a call, or note why it cannot be: it may turn out not to matter."""

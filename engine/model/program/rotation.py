@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
-from engine.model.program.graph import Rotation, View
+from engine.model.program.graph import Rotation, Value, View
+from engine.model.program.layout import axes_of
 from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError, unreadable
 
@@ -90,9 +91,14 @@ class Rotations:
             for t in sources
         )
         heads, dim = tensor.shape[1:]
-        view = View(value, column, heads * dim)
-        if column + view.columns > value.width:
+        step = _step_of_heads(sources, value, heads) or dim
+        if column + (heads - 1) * step + dim > value.width:
             raise self._provenance.failures[address_of(tensor)]
+        view = View(value, column, heads * dim)
+        if step != dim:  # each head's query, key and value are beside each other
+            sides, steps = (NUM_TOKENS, heads, dim), (value.width, step, 1)
+            first = int(value.reference.storage_offset()) + column
+            view = self._provenance.view(value.reference.as_strided(sides, steps, first))
         x = view.reference.reshape(NUM_TOKENS, heads, dim).double()
         recorded = [
             rows.double()
@@ -189,6 +195,18 @@ class Rotations:
                 sin[:, pick].float().contiguous(),
             )
         return self._tables[key]
+
+
+def _step_of_heads(sources: list[Tensor], value: Value, heads: int) -> int | None:
+    """How far heads are apart in the rows of a value that they were taken from; None if no source
+    tells it.
+    """
+    for source in sources:
+        axes = axes_of(source, NUM_TOKENS, value.width) or []
+        for axis in axes:
+            if not axis.is_token and axis.size == heads and axis.stride > 1:
+                return axis.stride
+    return None
 
 
 def _rows(table: Tensor, count: int) -> Tensor | None:

@@ -15,7 +15,7 @@ from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Elementwise, Graph, Norm, Opaque
+from engine.model.program.graph import Attend, Elementwise, Gather, Graph, Linear, Norm, Opaque
 from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
@@ -294,6 +294,32 @@ def test_a_module_that_is_given_more_than_a_tensor_is_run_by_the_one_around_it()
     graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Asking))
     assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Asking}
     agree(graph, recorded)
+
+
+def test_heads_that_lie_apart_are_rotated() -> None:
+    """Of GPT-NeoX, each head's query, key and value are beside each other in one product."""
+    graph, recorded = found(tiny_model("gpt_neox"))
+    assert not only(Opaque, graph)
+    agree(graph, recorded)
+
+
+def test_rows_that_sample_are_picked_where_a_model_gives_logits_of_all() -> None:
+    model = tiny_model("llama")
+    forward = model.forward
+
+    def of_all(*, logits_to_keep: Any, **given: Any) -> Any:
+        return forward(**given)
+
+    model.forward = of_all
+    graph, recorded = found(model)
+    assert graph.logits.per_sample
+    head = graph.operations[-1]
+    assert isinstance(head, Linear)
+    assert isinstance(graph.operations[-2], Gather)
+    with torch.inference_mode():
+        got = evaluate(graph, recorded)
+    wanted = recorded.logits[0, recorded.last_tokens].double()
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
