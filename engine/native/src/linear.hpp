@@ -3,7 +3,8 @@
 // multiplication is: a piece is some rows by some panels, and goes through the features in chunks
 // (blocking after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS
 // 34(3), 2008). In vectors, all rows multiply a chunk of a panel, which stays in L1 meanwhile, unpacked
-// where it is quantized, as the next one is read. In tiles, a few rows of x stay in L1, and multiply the chunks of all panels.
+// where it is quantized, as the next one is read. In tiles, a few rows of x stay in L1, and multiply the
+// chunks of all panels.
 #pragma once
 
 #include "epilogue.hpp"
