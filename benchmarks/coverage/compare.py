@@ -3,7 +3,8 @@
 In float32, an output is `equal` if it has the tokens of `generate`. It is a `tie` if it differs and
 each of its tokens, after those before it, is the model's own best or lies less than 1e-4 below it.
 
-In a coarser type, tokens of a random model part soon, whoever computes them. Then the model in
+In a coarser type, and where weights are codes, so that activations are rounded, or the weights
+themselves to 8 bits, tokens of a random model part soon, whoever computes them. Then the model in
 float32, with the same rounded weights, says of each token how far it lies below the best after
 those before it, in standard deviations of all logits there. Outputs are `close` if the mean over
 all tokens is below 0.25; a token taken at random lies about 3 below.
