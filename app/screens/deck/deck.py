@@ -8,6 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.timer import Timer, TimerCallback
 
 from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
@@ -143,6 +144,27 @@ class Deck(Speaking):
             id="body",
         )
         yield self.key_bar
+
+    def set_timer(
+        self,
+        delay: float,
+        callback: TimerCallback | None = None,
+        *,
+        name: str | None = None,
+        pause: bool = False,
+    ) -> Timer:
+        """As Textual's, but it rings in any case.
+
+        Textual 8.2 leaves out what is overdue when its task first looks at the clock, for timers
+        that ring once too: with a negative delay it then looks for ever, with 0 it divides by it,
+        and a short one never rings where another thread held the interpreter meanwhile. The first
+        froze the interface under load, the last would end the pump.
+        """
+        timer = super().set_timer(delay, callback, name=name, pause=True)
+        timer._skip = False
+        if not pause:
+            timer.resume()
+        return timer
 
     def on_mount(self) -> None:
         self._show_panel(0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -147,6 +149,25 @@ async def test_strip_table_and_map_tell_of_one_moment(
         assert "● decode" in "".join(panels)
         used = strip.partition(" KV ")[2].split()[1]
         assert f"· used {used} ·" in "".join(panels)
+
+
+@pytest.mark.parametrize("delay", [-0.05, 0.0, 0.02])
+async def test_a_timer_rings_however_late_it_is_set(
+    delay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter is another thread's for a second between any two looks at the clock."""
+    async with staged(tmp_path) as stage:
+        rung = asyncio.Event()
+        moments = iter(range(20))  # one that looks for ever fails
+        monkeypatch.setattr("textual.timer._time.get_time", lambda: float(next(moments)))
+        monkeypatch.setattr("textual.timer.sleep", AsyncMock())
+        timer = stage.deck.set_timer(delay, rung.set)
+        task = timer._task
+        assert task is not None
+        await task
+        monkeypatch.undo()
+        await stage.settle()
+        assert rung.is_set()
 
 
 async def test_every_key_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
