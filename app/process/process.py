@@ -115,7 +115,7 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
             complain(str(error))
             if isinstance(error, StreamError):
                 _discard_output()
-            return _CODES[type(error)]
+            return next(code for kind, code in _CODES.items() if isinstance(error, kind))
         except Exception as error:
             complain(reporter.report(error))
             return ExitCode.CRASHED

@@ -12,7 +12,7 @@ from app.process.exits import ExitCode
 from app.process.process import StreamError, run, show
 from app.process.serving import ModelLoadError
 from app.settings.settings import Settings, SettingsError
-from app.store.database import StoreError
+from app.store.database import HinderedError, StoreError
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ ENDS = [
     (SettingsError("one\ntwo"), ExitCode.USAGE, "tui: one\ntui: two\n"),
     (ModelLoadError("no room"), ExitCode.NO_MODEL, "tui: no room\n"),
     (StoreError("locked"), ExitCode.NO_FILE, "tui: locked\n"),
+    (HinderedError("full"), ExitCode.NO_FILE, "tui: full\n"),
     (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),
 ]
 
