@@ -158,12 +158,20 @@ async def _ask(
 ) -> Final:
     task = asyncio.current_task()
     assert task is not None
-    if sys.platform != "win32":
-        # As with Ctrl-C, the server is told before we go.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with AskClient(settings.mqtt, settings.mqtt.address(), complain) as client:
-        heard = writer.hear if request.stream else lambda _: None
-        return await client.ask(request, options.timeout, heard)
+    loop = asyncio.get_running_loop()
+    # As with Ctrl-C, the server is told before we go. asyncio's own handlers would be where the
+    # watchdog hears of signals.
+
+    def cancel(*_: object) -> None:
+        loop.call_soon_threadsafe(task.cancel)
+
+    before = signal.signal(signal.SIGTERM, cancel)
+    try:
+        async with AskClient(settings.mqtt, settings.mqtt.address(), complain) as client:
+            heard = writer.hear if request.stream else lambda _: None
+            return await client.ask(request, options.timeout, heard)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _write(text: str) -> None:

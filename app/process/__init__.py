@@ -1,1 +1,1 @@
-"""How a command runs and ends: log, signals, complaints, crash reports, exit code."""
+"""How a command runs and ends: log, signals, watchdog, complaints, crash reports, exit code."""

@@ -6,10 +6,14 @@ import contextlib
 import os
 import sys
 import threading
+import time
+
+# The watchdog is gone by now: a thread that hangs is not to hold up the end of the process.
+JOIN_SECONDS = 2.0
 
 
 def leave(code: int) -> None:
-    """End the process at once if a daemon thread still runs; otherwise leave that to the
+    """End the process at once if another thread still runs; otherwise leave that to the
     interpreter.
 
     An engine that is loading may be importing torch, which takes 4 s. The interpreter's own end
@@ -17,11 +21,12 @@ def leave(code: int) -> None:
     amid C++, that aborts the process. All that the program had opened is closed by now.
     """
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
-    if not any(thread.daemon for thread in others):
+    if not others:
         return
+    deadline = time.monotonic() + JOIN_SECONDS
     for thread in others:
         if not thread.daemon:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # it may be None or closed
             stream.flush()

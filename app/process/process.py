@@ -19,6 +19,7 @@ from app.process.crash import CrashReporter
 from app.process.exits import ExitCode
 from app.process.logs import set_up
 from app.process.serving import ModelLoadError
+from app.process.watchdog import Watchdog
 from app.settings.layers import unknown_variables
 from app.settings.settings import Settings, SettingsError
 from app.store.database import StoreError
@@ -103,7 +104,11 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
     # Windows has no SIGHUP. Whoever starts a command by nohup wants it to go on.
     if drains and sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
-    with CrashReporter(settings.crash_dir, settings, recent.lines) as reporter:
+    # Who lets what runs end takes as long as that may, until the second signal.
+    with (
+        CrashReporter(settings.crash_dir, settings, recent.lines) as reporter,
+        Watchdog(lambda how: reporter.report(TimeoutError(how)), signals=2 if drains else 1),
+    ):
         try:
             return body()
         except KeyboardInterrupt:

@@ -5,13 +5,19 @@ from __future__ import annotations
 
 import errno
 import os
+import selectors
 import signal
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
+from textual._parser import ParseError
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+
+LOOK_SECONDS = 0.1
 
 
 class TerminalDriver(LinuxDriver):
@@ -20,8 +26,9 @@ class TerminalDriver(LinuxDriver):
     When a terminal closes, the kernel sends SIGHUP and SIGCONT, and from then on every write fails.
     Textual 8.2 takes SIGCONT for the end of a sleep and starts its threads a second time. Its
     output thread dies of the first write that fails, and then the event loop waits for ever for
-    room in that thread's queue. There is no public way to mend either. Private names of 8.2 are
-    used in this class only.
+    room in that thread's queue. Its input thread takes the end of input for nothing to read, and
+    looks for more without end. There is no public way to mend these. Private names of 8.2 are used
+    in this class only.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -41,6 +48,38 @@ class TerminalDriver(LinuxDriver):
         for variable in ("COLUMNS", "LINES"):
             os.environ.pop(variable, None)
         super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def run_input_thread(self) -> None:
+        """Read keys until the application ends or the terminal is gone: that is the end of input,
+        or an error, where the other side of a pty closes."""
+        parser, decoder = XTermParser(self._debug), getincrementaldecoder("utf-8")()
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                if selector.select(LOOK_SECONDS):
+                    try:
+                        data = os.read(self.fileno, 4096)
+                    except OSError as error:
+                        if error.errno != errno.EIO:
+                            raise
+                        data = b""
+                    if not data:
+                        self._file.hang_up()
+                        return
+                    for message in parser.feed(decoder.decode(data)):
+                        self.process_message(message)
+                for message in parser.tick():
+                    self.process_message(message)
+        with suppress(EOFError, ParseError):
+            tuple(parser.feed(""))
+
+    def give_back(self) -> None:
+        """Leave application mode past the driver's threads, which may hang; from any thread."""
+        self.exit_event.set()
+        self._writer_thread: Any = self._file
+        self._disable_mouse_support()
+        self.stop_application_mode()
+        self._file.flush()
 
 
 class _Lasting:
@@ -66,9 +105,14 @@ class _Lasting:
         try:
             yield
         except OSError as error:
-            if error.errno == errno.EIO and not self._is_gone:
-                self._is_gone = True
-                os.kill(os.getpid(), signal.SIGHUP)
+            if error.errno == errno.EIO:
+                self.hang_up()
+
+    def hang_up(self) -> None:
+        """Have the program end as where its terminal says so itself."""
+        if not self._is_gone:
+            self._is_gone = True
+            os.kill(os.getpid(), signal.SIGHUP)
 
     def fileno(self) -> int:
         return self._file.fileno()

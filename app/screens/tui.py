@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 import signal
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -20,6 +21,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.process.exits import ExitCode
+from app.process.watchdog import last_call
 from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.commands import BOUND, actions, choices, with_keys
@@ -127,6 +129,8 @@ class Tui(Loading):
         self.register_theme(CONTRAST)
         self.theme = find_theme(settings.theme)
         self.crash: BaseException | None = None
+        self._asked: ExitCode | None = None
+        self._leaving: Callable[[], None] | None = None
         self._client = client
         self.models = ModelSwitch(client, load)
         self._pinned = settings.pinned
@@ -163,21 +167,42 @@ class Tui(Loading):
     def get_default_screen(self) -> Screen[None]:
         return self.deck
 
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """Within, a signal has the user leave. From before the terminal is touched on: one that is
+        gone sends a SIGHUP at once, which is for nobody else."""
+        # No key sends SIGINT here, but another program may. If it were left to asyncio, the program
+        # would end with code 0. Windows has no SIGHUP.
+        names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        before = {name: signal.signal(getattr(signal, name), self._hear) for name in names}
+        try:
+            yield
+        finally:
+            for name, handler in before.items():
+                signal.signal(getattr(signal, name), handler)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        self._asked = self._asked or ExitCode(128 + number)
+        if self._leaving is not None:
+            self._leaving()
+
+    def on_load(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def leave() -> None:
+            with suppress(RuntimeError):  # it is over
+                loop.call_soon_threadsafe(self._leave_as_asked)
+
+        self._leaving = leave
+        self._leave_as_asked()
+
+    def _leave_as_asked(self) -> None:
+        if self._asked is not None:
+            self._leave(self._asked)
+
     def on_mount(self) -> None:
         # The shell has drawn over the screen meanwhile.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        loop = asyncio.get_running_loop()
-        # Windows has no SIGHUP, and its loops take no handlers.
-        if self.is_headless or sys.platform == "win32":
-            return
-        for number, code in (
-            # No key sends SIGINT here, but another program may. If it were left to asyncio, the
-            # program would end with code 0.
-            (signal.SIGINT, ExitCode.INTERRUPTED),
-            (signal.SIGTERM, ExitCode.TERMINATED),
-            (signal.SIGHUP, ExitCode.HUNG_UP),
-        ):
-            loop.add_signal_handler(number, self._leave, code)
 
     def on_ready(self) -> None:
         if self._pinned:
@@ -300,6 +325,16 @@ class Tui(Loading):
             await self.ending.run()
             self.exit(return_code=code)
 
+    def keep_replies(self) -> None:
+        """Keep what has come of the replies, while the loop hangs."""
+        self._sessions.close_all()
+
+    def give_terminal_back(self) -> None:
+        """Have the terminal as the shell wants it, while the loop hangs."""
+        give_back = getattr(self._driver, "give_back", None)
+        if give_back is not None:
+            give_back()
+
     def _handle_exception(self, error: Exception) -> None:
         """Keep the exception that the application crashed of, for `run` to raise.
 
@@ -339,10 +374,11 @@ def run(
     except BaseException:
         client.shutdown()
         raise
-    try:
-        app.run()
-    finally:
-        app.ending.complete()
+    with app.hearing(), last_call(app.keep_replies), last_call(app.give_terminal_back):
+        try:
+            app.run()
+        finally:
+            app.ending.complete()
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0

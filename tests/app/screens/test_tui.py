@@ -291,7 +291,11 @@ async def test_an_engine_that_crashes_ends_it(tmp_path: Path) -> None:
     store.close()
 
 
-def test_sigterm_quits_as_the_user_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [True, False])
+def test_sigterm_quits_as_the_user_does(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the loop runs, too: it then came to a handler whose exit Textual swallowed."""
     engine = ScriptedEngine(REPLIES, loaded=False)
     store = Store(tmp_path / "s.db")
 
@@ -299,23 +303,21 @@ def test_sigterm_quits_as_the_user_does(tmp_path: Path, monkeypatch: pytest.Monk
         async def main() -> None:
             async with asyncio.timeout(20):
                 async with app.run_test() as pilot:
-                    await pilot.pause()
-                    asyncio.get_running_loop().add_signal_handler(
-                        signal.SIGTERM, app._leave, ExitCode.TERMINATED
-                    )
-                    signal.raise_signal(signal.SIGTERM)
+                    if late:
+                        await pilot.pause()
+                        signal.raise_signal(signal.SIGTERM)
                     while app.is_running:
                         await asyncio.sleep(0)
 
+        if not late:
+            signal.raise_signal(signal.SIGTERM)
         asyncio.run(main())
 
     monkeypatch.setattr(Tui, "run", headless)
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        code = run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))
-        assert code == ExitCode.TERMINATED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    code = run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))
+    assert code == ExitCode.TERMINATED
+    assert signal.getsignal(signal.SIGTERM) is before
     assert engine.status().phase is EnginePhase.STOPPED
     store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -86,7 +88,12 @@ class Terminal:
 
     def _programs(self) -> list[psutil.Process]:
         shell = psutil.Process(int(self.tmux("display", "-p", "#{pane_pid}")))
-        return [c for c in shell.children(recursive=True) if "python" in c.name()]
+        found = []
+        for child in shell.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # such as stty, which has ended meanwhile
+                if "python" in child.name():
+                    found.append(child)
+        return found
 
     def assert_restored(self) -> None:
         """The terminal is as it was, and the shell can be used."""
@@ -250,6 +257,71 @@ def test_what_was_said_is_there_after_kill_9(terminal: Terminal) -> None:
     (question, reply) = terminal.messages()
     assert question == ("user", "What is the capital of France?", None)
     assert reply[1].strip()
+
+
+# F1 has the loop hang: in a call that gives the interpreter to other threads, or in one that does
+# so only when it is taken away.
+HANGING = """
+import os
+from app.commands.cli import main
+from app.process import watchdog
+from app.screens.tui import Tui
+watchdog.PATIENCE_SECONDS = 0.5
+pipe, other = os.pipe()
+def block(app): os.read(pipe, 1)
+def spin(app):
+    while True: pass
+Tui.action_help = {how}
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("how", ["block", "spin"])
+def test_a_signal_ends_it_where_its_loop_hangs(
+    how: str, number: signal.Signals, terminal: Terminal
+) -> None:
+    process = terminal.start(HANGING.replace("{how}", how))
+    terminal.type("Hello")
+    terminal.press("Enter")
+    terminal.see("tok · ttft")
+    terminal.type("and more")
+    terminal.see("and more")
+    terminal.press("F1")
+    process.send_signal(number)
+    terminal.see(f"code={128 + number}")
+    terminal.see("it did not end within 0.5 s")
+    terminal.assert_restored()
+    question, reply = terminal.messages()
+    assert question == ("user", "Hello", None)
+    assert reply[2] is not None
+
+
+@pytest.mark.parametrize("sees", [b"\x1b[?1049h", "❯".encode()], ids=["first", "painted"])
+def test_a_terminal_that_is_gone_without_a_hang_up_ends_it(sees: bytes, tmp_path: Path) -> None:
+    """It is not the terminal of its session, and the hang-up is ignored as below `nohup`: it spun
+    at 0.7 of a core until kill -9 where it had not painted yet."""
+    ours, theirs = os.openpty()
+    places = {"TUI_DATA_DIR": str(tmp_path / "data"), "TUI_LOG_FILE": str(tmp_path / "log")}
+    with subprocess.Popen(
+        [sys.executable, "-c", "from app.commands.cli import main; main()"],
+        cwd=ROOT,
+        env={**os.environ, **places, "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    ) as process:
+        try:
+            os.close(theirs)
+            seen = b""
+            while sees not in seen:
+                seen += os.read(ours, 4096)
+            os.close(ours)
+            assert process.wait(PATIENCE) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
 
 
 def test_a_terminal_that_goes_away_ends_it(terminal: Terminal) -> None:
