@@ -101,6 +101,8 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
         # A reply or a path may hold characters that the encoding of the output lacks.
         sys.stdout.reconfigure(errors="replace")
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Windows has no SIGHUP. Whoever starts a command by nohup wants it to go on.
     if drains and sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -384,3 +386,25 @@ def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
         assert spent == pytest.approx(timings["e2e_ms"], abs=0.01 * gaps)
     assert empty["error"]["message"] == "the prompt is empty; it must have some text"
     assert "0xff, which is not valid UTF-8" in invalid["error"]["message"]
+
+
+@pytest.mark.parametrize("module", ["typer", "app.settings.settings", "app.process.process"])
+def test_ctrl_c_ends_it_without_a_traceback_while_it_is_imported(module: str) -> None:
+    code = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv[1:] = ['models']\n"
+        "from app.commands.start import main\n"
+        "main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
+
+
+def test_the_program_begins_where_ctrl_c_is_heard() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"tui": "app.commands.start:main"}
