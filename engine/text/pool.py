@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from engine.api.client import ChatMessage
-from engine.api.errors import EngineError, UnavailableError
+from engine.api.errors import EngineError, ModelError, UnavailableError
 from engine.api.stream import Context
 from engine.api.structure import Structure
 from engine.api.tools import ToolUse
@@ -34,7 +34,7 @@ from engine.text.job import (
     read_words,
 )
 from engine.text.openings import Openings
-from engine.text.process import EncoderProcess
+from engine.text.process import EncoderProcess, KilledError
 from engine.text.vocabulary import Tokenizer
 from engine.text.worker import Start
 
@@ -154,6 +154,8 @@ class EncoderPool:
         try:
             process.ready()
             self._was_ready = True
+        except KilledError as error:
+            raise ModelError(f"the model's tokenizer cannot be used: {error.words}") from error
         finally:
             self._give_back(process)
 
@@ -170,6 +172,15 @@ class EncoderPool:
             process.close()
 
     def _run(self, job: Job) -> bytes:
+        """Have a job done; once more where its process was killed: most likely the system or an
+        operator did that, and not the job. One that crashes its process is not tried again."""
+        try:
+            return self._run_once(job)
+        except KilledError as error:
+            log.warning("%s; another process does what it had to do", error)
+            return self._run_once(job)
+
+    def _run_once(self, job: Job) -> bytes:
         process = self._take()
         try:
             process.ready()

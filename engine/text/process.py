@@ -32,6 +32,18 @@ _ENVIRONMENT = {
 }
 
 
+class KilledError(EngineError):
+    """The process was killed: by the system, an operator, or what it ran.
+
+    Args:
+        words: its last ones.
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(f"the process that encodes prompts ended: {words}")
+        self.words = words
+
+
 class EncoderProcess:
     """Starts a process; one thread at a time, but for `kill`.
 
@@ -81,6 +93,7 @@ class EncoderProcess:
 
         Raises:
             ModelError: the tokenizer, or its first use, failed or did not come to an end.
+            KilledError: the process was killed.
         """
         if self.is_ready:
             return
@@ -94,7 +107,10 @@ class EncoderProcess:
             self.kill()
             raise ModelError(what) from None
         except (EOFError, OSError):
-            trouble = self._last_words().encode()
+            words = self._last_words()
+            if self._was_killed:
+                raise KilledError(words) from None
+            trouble = words.encode()
         if trouble:
             self.kill()
             raise ModelError(f"the model's tokenizer cannot be used: {trouble.decode()}")
@@ -105,7 +121,7 @@ class EncoderProcess:
 
         Raises:
             InvalidRequestError: it takes too much time or memory.
-            EngineError: the process ended.
+            EngineError: the process ended; a KilledError where it was killed.
         """
         seconds = self._seconds + job.seconds
         deadline = time.monotonic() + seconds
@@ -119,7 +135,13 @@ class EncoderProcess:
             words = self._last_words()
             if "memory allocation" in words:
                 raise job.greedy() from None
+            if self._was_killed:
+                raise KilledError(words) from None
             raise EngineError(f"the process that encodes prompts ended: {words}") from None
+
+    @property
+    def _was_killed(self) -> bool:
+        return self._process.returncode == -signal.SIGKILL
 
     def kill(self) -> None:
         """End the process at once; whoever waits for an answer gets an error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -52,6 +53,13 @@ class UnrulyTokenizer:
             raise TypeError("no such thing")
         if "hang" in text:
             signal.pause()
+        if text.startswith("once "):
+            killed = Path(text.split()[1])
+            if not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        if "crash" in text:
+            os.kill(os.getpid(), signal.SIGSEGV)
         if "die" in text:
             os.kill(os.getpid(), signal.SIGKILL)
         if "abort" in text:  # as Rust where there is no memory left

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.text.encoder import ChatEncoder
 from engine.text.pool import ClosedError, EncoderPool, encoding
-from engine.text.process import early_process
+from engine.text.process import EncoderProcess, early_process
 from tests.support.unruly_tokenizer import UnrulyTokenizer
 
 KEY = "model@revision:float32"
@@ -127,6 +128,47 @@ def test_a_process_that_ends_takes_its_prompt_along(pool: EncoderPool) -> None:
     with pytest.raises(EngineError, match=r"^the process that encodes prompts ended: SIGKILL$"):
         pool.encode(chat("die"), None)
     assert pool.encode(chat("next"), None) == ids("next")
+
+
+def test_a_prompt_whose_process_was_killed_is_tried_once_more(
+    pool: EncoderPool, tmp_path: Path
+) -> None:
+    text = f"once {tmp_path / 'killed'} and then it is encoded"
+    assert pool.encode_text(text, is_whole=True) == list(map(ord, text))
+
+
+def test_a_process_that_is_killed_while_it_starts_takes_no_prompt_along(
+    pool: EncoderPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = EncoderProcess.ready
+    started: list[EncoderProcess] = []
+
+    def die_first(process: EncoderProcess) -> None:
+        if not process.is_ready:
+            started.append(process)
+            if len(started) == 1:
+                process.kill()
+        ready(process)
+
+    for process in processes():
+        process.kill()
+        process.wait()
+    monkeypatch.setattr(EncoderProcess, "ready", die_first)
+    assert pool.encode(chat("next"), None) == ids("next")
+    assert len(started) == 2
+
+
+def test_a_prompt_that_crashes_its_process_is_not_tried_again(
+    pool: EncoderPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+    run = EncoderProcess.run
+    monkeypatch.setattr(
+        EncoderProcess, "run", lambda process, job: tried.append(job) or run(process, job)
+    )
+    with pytest.raises(EngineError, match=r"^the process that encodes prompts ended: SIGSEGV$"):
+        pool.encode_text("crash", is_whole=True)
+    assert len(tried) == 1
 
 
 def test_one_that_ends_between_two_prompts_takes_none_along(pool: EncoderPool) -> None:
