@@ -126,7 +126,9 @@ class Delivery:
             case Outcome.TOO_LARGE:
                 self._give_up(attempt, f"the broker takes {self._link.max_packet} bytes at most")
             case Outcome.LOST:
-                pass  # until the link is back, see `resume`
+                # `resume` tells it once the link is back; but not if that was while we were about
+                # to hear of the loss, and nobody would ever tell it then.
+                self._retry_after(RETRY_SECONDS, attempt)
 
     def _settle(self, attempt: _Attempt) -> None:
         """Note that an ending need not be told any more."""

@@ -216,8 +216,11 @@ class MqttGateway(ThreadedGateway):
         self._exchanges.cancel(self._exchanges, ENDING)
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                while len(self._exchanges):
+                while len(self._exchanges) or self._inbox:
                     await asyncio.sleep(0.01)
+                # Refusals too: with the connection go those that wait for their turn, and who was
+                # refused would hear nothing until the next start.
+                await self._intake.answered()
                 if self._link.state.phase is LinkPhase.ONLINE:
                     await self._delivery.drained()
         except TimeoutError:

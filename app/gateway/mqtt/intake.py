@@ -216,6 +216,11 @@ class Intake:
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
+    async def answered(self) -> None:
+        """Wait until it is known what became of each answer that no exchange has."""
+        while self._answers:
+            await asyncio.wait(self._answers)
+
     async def _tell(self, message: Inbound, answer: Outgoing) -> None:
         # What the broker refuses is not tried again; what there was no room for is.
         while await deliver_ending(self._link, answer) is Outcome.FULL:

@@ -112,13 +112,25 @@ async def again(way: Way) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FULL])
-async def test_what_was_refused_is_tried_again(way: Way, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FULL, Outcome.LOST])
+async def test_what_was_not_taken_is_tried_again(way: Way, outcome: Outcome) -> None:
+    """What is lost too: the link may be back before the loss is heard of."""
     delivery = over(way)
     delivery.add("a", 1, ENDING)
     await settle()
     await way.answer(outcome)
     assert len(delivery) == 1
+    await again(way)
+    await way.answer(Outcome.TAKEN)
+    assert len(delivery) == 0
+
+
+async def test_the_link_is_back_before_a_loss_is_heard_of(way: Way) -> None:
+    delivery = over(way)
+    delivery.add("a", 1, ENDING)
+    await settle()
+    way.open.pop().set_result(Outcome.LOST)
+    delivery.resume()
     await again(way)
     await way.answer(Outcome.TAKEN)
     assert len(delivery) == 0

@@ -33,6 +33,20 @@ def test_stopping_lets_requests_end_and_tells_the_others(
         assert served.engine.snapshot().num_running == 0  # type: ignore[union-attr]
 
 
+def test_who_is_refused_while_it_ends_is_told(
+    broker: Mosquitto, alice: Peer, tmp_path: Path
+) -> None:
+    """More than the broker confirms at once: those that waited for their turn went with the
+    connection, and nothing was heard of them until the next start."""
+    with serving(broker.port, tmp_path) as served:
+        for number in range(200):
+            alice.ask(str(number), priority="none", mqtt_wait=False)
+        served.until(lambda: served.gateway._tally.rejected)
+        served.stop(0.0)
+        refused = sum(rejection.count for rejection in served.gateway._tally.rejected)
+        alice.wait(lambda: sum(len(alice.ends(str(n))) for n in range(200)) == refused)
+
+
 def test_it_says_goodbye_though_an_ending_cannot_be_told(tmp_path: Path) -> None:
     access = tmp_path / "access"
     access.write_text(
