@@ -15,6 +15,7 @@ from engine.api.tools import check_tools
 
 MAX_STOPS = 16
 MAX_BIASES = 1024
+MAX_STOP_TOKENS = 1024
 MAX_LOGPROBS = 20
 # The parameters that decide from which tokens one is drawn, and with what probability.
 CHOOSING = frozenset(("temperature", "top_k", "top_p", "min_p"))
@@ -61,7 +62,7 @@ class SamplingParams:
         max_tokens: most output tokens; None means as many as fit. 0 is allowed beside
             `prompt_logprobs` only: the request ends where its prompt does.
         stop: strings that end the output; they are not part of it.
-        stop_token_ids: token ids that end the output.
+        stop_token_ids: token ids that end the output, at most `MAX_STOP_TOKENS`.
         ignore_eos: go on past the model's end-of-sequence tokens.
         chat_template_kwargs: arguments of the chat template by name, such as `enable_thinking`,
             with values as JSON has them. Whoever states some replaces all.
@@ -182,23 +183,30 @@ class SamplingParams:
     def _check_stops(self) -> None:
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
             raise InvalidRequestError(
-                f"stop is {self.stop!r}; it must be a list of non-empty strings", "stop"
+                f"stop is {reprlib.repr(self.stop)}; it must be a list of non-empty strings", "stop"
             )
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequestError(
                 f"stop has {len(self.stop)} strings; at most {MAX_STOPS} are allowed", "stop"
             )
         ids = self.stop_token_ids
+        if isinstance(ids, tuple) and len(ids) > MAX_STOP_TOKENS:
+            raise InvalidRequestError(
+                f"stop_token_ids has {len(ids)} entries; at most {MAX_STOP_TOKENS} are allowed",
+                "stop_token_ids",
+            )
         if not isinstance(ids, tuple) or not all(type(i) is int and i >= 0 for i in ids):
             raise InvalidRequestError(
-                f"stop_token_ids is {ids!r}; it must be a list of token ids", "stop_token_ids"
+                f"stop_token_ids is {reprlib.repr(ids)}; it must be a list of token ids",
+                "stop_token_ids",
             )
 
     def _check_bias(self) -> None:
         pairs = self.logit_bias
         if not isinstance(pairs, tuple) or not all(type(p) is tuple and len(p) == 2 for p in pairs):
             raise InvalidRequestError(
-                f"logit_bias is {pairs!r}; it must be a map of token ids to numbers", "logit_bias"
+                f"logit_bias is {reprlib.repr(pairs)}; it must be a map of token ids to numbers",
+                "logit_bias",
             )
         if len(pairs) > MAX_BIASES:
             raise InvalidRequestError(

@@ -40,6 +40,7 @@ class Request:
         num_published: how many leading blocks of the table are in the prefix index, or equal to a
             block that is.
         last_state: the hash of the last snapshot of its state that was taken while it decoded.
+        stop_token_ids: those of `sampling`, as a set: each output token is looked up in them.
         num_told: how many tokens of the prompt the owner was told the log-probabilities of, the
             first one, which has none, among them; 0 unless `sampling` asks for them.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
@@ -67,6 +68,7 @@ class Request:
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     num_prompt_tokens: int = field(init=False)
     num_tokens: int = field(init=False)
+    stop_token_ids: frozenset[int] = field(init=False)
     num_computed_tokens: int = 0
     num_committed_tokens: int = 0
     num_in_flight: int = 0
@@ -86,6 +88,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = self.num_tokens = len(self.prompt_token_ids)
+        self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
 
     @property
     def num_known_tokens(self) -> int:
@@ -145,7 +148,7 @@ class Request:
             # Where the request goes on past it, it comes only if nothing else may.
             return FinishReason.STOP
         if n >= self.sampling.min_tokens:
-            if token_id in self.sampling.stop_token_ids:
+            if token_id in self.stop_token_ids:
                 return FinishReason.STOP
             if not self.sampling.ignore_eos and token_id in self.eos_token_ids:
                 return FinishReason.STOP

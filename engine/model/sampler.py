@@ -84,7 +84,7 @@ class Sampler:
         # What only few sequences have, by batch index.
         self._num_logprobs: dict[int, int] = {}
         self._biases: dict[int, tuple[IntArray, npt.NDArray[np.float32]]] = {}
-        self._suppressed: dict[int, tuple[int, tuple[int, ...]]] = {}  # min_tokens, tokens
+        self._suppressed: dict[int, tuple[int, IntArray]] = {}  # min_tokens, tokens
         # For sequences with a penalty: how often each token that was seen is in the output.
         self._counts: dict[int, dict[int, int]] = {}
         self._masks = Masks(vocab_size)
@@ -105,10 +105,11 @@ class Sampler:
             tokens, biases = zip(*sampling.logit_bias, strict=True)
             self._biases[index] = np.array(tokens, np.int64), np.array(biases, np.float32)
         self._masks.add(index, new)
-        suppressed = tuple(token for token in new.suppressed if token < self._vocab_size)
         # A structure's mask has them left out already, unless there is nothing else.
-        if suppressed and sampling.min_tokens and new.grammar is None:
-            self._suppressed[index] = sampling.min_tokens, suppressed
+        if sampling.min_tokens and new.grammar is None:
+            barred = [token for token in new.suppressed if token < self._vocab_size]
+            if barred:
+                self._suppressed[index] = sampling.min_tokens, np.array(barred, np.int64)
         penalties = (
             sampling.repetition_penalty,
             sampling.frequency_penalty,
@@ -201,18 +202,17 @@ class Sampler:
         logits.view(-1)[flat] = scores
 
     def _suppress(
-        self, logits: Tensor, positions: IntArray, waiting: _OfRows[tuple[int, tuple[int, ...]]]
+        self, logits: Tensor, positions: IntArray, waiting: _OfRows[tuple[int, IntArray]]
     ) -> None:
         """Forbid the tokens that would end a row before its min_tokens."""
         flat = [
-            row * self._vocab_size + token
+            row * self._vocab_size + suppressed
             for row, (min_tokens, suppressed) in waiting
             if positions[row] < min_tokens
-            for token in suppressed
         ]
         if flat:
             # -inf is added, not stored, because a NaN must stay one.
-            logits.view(-1)[torch.tensor(flat, device=self._device)] += float("-inf")
+            logits.view(-1)[self._to_device(np.concatenate(flat))] += float("-inf")
 
     def _bind(self, logits: Tensor, allowed: Allowed) -> None:
         """Forbid what the structures of some rows do not allow."""

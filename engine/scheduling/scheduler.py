@@ -373,14 +373,14 @@ def _is_prefill(item: tuple[Request, Row]) -> bool:
 
 
 def _new_sequence(request: Request, row: Row) -> NewSequence:
-    eos = () if request.sampling.ignore_eos else tuple(request.eos_token_ids)
+    eos = frozenset[int]() if request.sampling.ignore_eos else request.eos_token_ids
     return NewSequence(
         seq=request.ordinal,
         token_ids=(*request.prompt_token_ids, *request.output_token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
         sampling=request.sampling,
         seed=request.seed,
-        suppressed=eos + request.sampling.stop_token_ids,
+        suppressed=tuple(eos | request.stop_token_ids),
         block_ids=tuple(request.block_table[: len(request.block_table) - len(row.new_blocks)]),
         grammar=request.grammar,
         num_told=request.num_told,

@@ -9,7 +9,13 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_BIASES, MAX_STOPS, RESERVED_ARGUMENTS, SamplingParams
+from engine.api.sampling import (
+    MAX_BIASES,
+    MAX_STOP_TOKENS,
+    MAX_STOPS,
+    RESERVED_ARGUMENTS,
+    SamplingParams,
+)
 
 
 class TestSamplingParams:
@@ -70,6 +76,13 @@ class TestSamplingParams:
         with pytest.raises(InvalidRequestError) as caught:
             SamplingParams(stop=("x",) * (MAX_STOPS + 1))
         assert caught.value.message == "stop has 17 strings; at most 16 are allowed"
+
+    def test_too_many_stop_tokens(self) -> None:
+        SamplingParams(stop_token_ids=tuple(range(MAX_STOP_TOKENS)))
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(stop_token_ids=tuple(range(MAX_STOP_TOKENS + 1)))
+        assert caught.value.message == "stop_token_ids has 1025 entries; at most 1024 are allowed"
+        assert caught.value.param == "stop_token_ids"
 
     @pytest.mark.parametrize(
         ("bias", "message"),

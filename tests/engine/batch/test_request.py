@@ -55,6 +55,10 @@ class TestArithmetic:
         assert request.ends_at(1) is FinishReason.LENGTH
         assert request.ends_at(9) is FinishReason.STOP
 
+    def test_stop_tokens_are_looked_up_and_not_walked(self) -> None:
+        request = make_request(1, [1], sampling=SamplingParams(stop_token_ids=(8, 9, 8)))
+        assert request.stop_token_ids == frozenset({8, 9})
+
 
 def test_timings_before_anything_happened() -> None:
     timings = RequestTimings(5.0)

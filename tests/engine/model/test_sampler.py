@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -428,6 +429,25 @@ class TestMinTokens:
         tokens = [int(sampler.sample(row.clone(), *at(n)).token_ids[0]) for n in range(4)]
         assert not {2, 5} & set(tokens[:3])
         assert tokens[3] == 2
+
+    def test_a_step_does_not_walk_them(self) -> None:
+        class Walked(tuple[int, ...]):
+            walks = 0
+
+            def __iter__(self) -> Iterator[int]:
+                Walked.walks += 1
+                return super().__iter__()
+
+        params = SamplingParams(temperature=0, min_tokens=3)
+        sampler, suppressed = make_sampler(1, 6), Walked((2, 5))
+        sampler.add(0, replace(new_sequence(params), suppressed=suppressed))
+        walks = Walked.walks
+        row = torch.tensor([[0.0, 1.0, 90.0, 2.0, 0.0, 80.0]])
+        assert [int(sampler.sample(row.clone(), *at(n)).token_ids[0]) for n in range(4)] == [
+            *[3] * 3,
+            2,
+        ]
+        assert Walked.walks == walks
 
 
 class TestNonFinite:

@@ -73,6 +73,17 @@ def test_all_of_the_tokens_that_end_an_output_end_a_structure() -> None:
     assert not matcher.has_failed
 
 
+def test_what_is_barred_comes_when_its_time_is_over() -> None:
+    barred = {ord("a"): 1.0, ord("b"): 2.0, ENDS[0]: FOREVER, 10**6: FOREVER}
+    matcher = grammar({"regex": "[abc]*"}).matcher((), barred)
+    seen = []
+    for _ in range(3):
+        seen.append(allowed(matcher) & {*ids_of("abc")})
+        matcher.accept(ids_of("c"))
+    assert seen == [{*ids_of("c")}, {*ids_of("ac")}, {*ids_of("abc")}]
+    assert ENDS[0] not in allowed(matcher)
+
+
 def test_what_is_barred_comes_only_where_nothing_else_may() -> None:
     matcher = grammar({"regex": "a{0,3}"}).matcher((), {**dict.fromkeys(ENDS, FOREVER)})
     for _ in range(3):

@@ -9,12 +9,13 @@ from pydantic import Field
 from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
 from app.gateway.http.protocol.told import Told
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_LOGPROBS, MAX_STOPS, SamplingParams
+from engine.api.sampling import MAX_LOGPROBS, MAX_STOP_TOKENS, MAX_STOPS, SamplingParams
 from engine.core.admission import MAX_PRIORITY
 
 MAX_CHOICES = 128
 
 Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
+StopTokens = Annotated[tuple[int, ...], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)]
 
 # Sampling parameters that have the names that the engine gives them.
 _SAME = (
@@ -63,7 +64,7 @@ class Generating(Structured):
         "frequency_penalty": "a number",
         "logit_bias": "a map of token ids to numbers from -100 to 100",
         "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
-        "stop_token_ids": "a list of token ids",
+        "stop_token_ids": f"a list of at most {MAX_STOP_TOKENS} token ids",
         "seed": "an integer",
         "max_tokens": "an integer of at least 1",
         "min_tokens": "an integer of at least 0",
@@ -88,7 +89,7 @@ class Generating(Structured):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     stop: str | Stops | None = None
-    stop_token_ids: tuple[int, ...] | None = None
+    stop_token_ids: StopTokens | None = None
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None

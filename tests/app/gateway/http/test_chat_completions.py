@@ -189,6 +189,11 @@ def test_what_has_no_effect_is_named(serving: HttpServing) -> None:
         ({"temperature": 1e9}, "temperature", "from 0 to 100"),
         ({"n": 0}, "n", "n is 0; it must be an integer from 1 to 128"),
         ({"stop": [""]}, "stop", "non-empty"),
+        (
+            {"stop_token_ids": [1] * 1025},
+            "stop_token_ids",
+            "has 1025 entries; it must be a list of at most 1024 token ids",
+        ),
         ({"top_logprobs": 2}, "logprobs", "it must be true where top_logprobs is stated"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "'xml'"),
         ({"tools": [{"type": "x"}]}, "tools", "tools[0].type"),
