@@ -14,8 +14,14 @@ from engine.core.roster import Roster
 from engine.scheduling.planned import Planned
 
 _FAILURES = {
-    NOT_FINITE: "the model gave logits that are not finite",
-    NOT_FOLLOWED: "what the structure of the reply allows next took too much to find out",
+    NOT_FINITE: ErrorInfo("engine_error", "the model gave logits that are not finite"),
+    # The source is at fault, and would be so again.
+    NOT_FOLLOWED: ErrorInfo(
+        "invalid_request_error",
+        "structure takes too much to follow: what the reply may say next was not found within "
+        "10 ms and 8,000 items of its grammar, of which an optional property has 4",
+        "structure",
+    ),
 }
 
 
@@ -58,9 +64,8 @@ class Harvest:
             if request.finish_reason is not None:
                 continue
             if token_id < 0:
-                info = ErrorInfo("engine_error", _FAILURES[token_id])
                 # It ends at once, so that this step's blocks are not published with NaN in them.
-                roster.end(request, FinishReason.ERROR, info)
+                roster.end(request, FinishReason.ERROR, _FAILURES[token_id])
                 continue
             request.output_token_ids.append(token_id)
             num_outputs += 1
@@ -85,9 +90,8 @@ def _tell_prompts(planned: Planned, result: StepResult, roster: Roster) -> None:
         if request.finish_reason is not None:
             continue
         if not found.is_finite:
-            info = ErrorInfo("engine_error", _FAILURES[NOT_FINITE])
             # As where a token is missing, it ends before the step's blocks are published.
-            roster.end(request, FinishReason.ERROR, info)
+            roster.end(request, FinishReason.ERROR, _FAILURES[NOT_FINITE])
         elif found.end > request.num_told:
             new = found.behind(request.num_told)
             request.num_told = found.end

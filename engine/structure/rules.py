@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import unquote
 
 from engine.api.errors import InvalidRequestError, cause_of
 from engine.api.structure import Structure, StructureKind
 from engine.structure.lead import Lead
+
+# llguidance reads JSON of 128 levels, of which it has some for itself.
+MAX_NESTING = 120
+# Objects, lists and references on the way from a schema to the end of it. The deepest schemas of
+# interfaces that people have written (FHIR, Kubernetes) have some 150.
+MAX_DEPTH = 512
 
 # The model's own choice among the spellings of a text is left to it, and no tokenizer is asked.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
@@ -15,6 +22,7 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 # there is a blank, or a line break and an indentation, as llama.cpp's grammars of schemas have it.
 _WHITE_SPACE = r"( |\n[ \t]{0,20})"
 _JSON_OPTIONS = {"whitespace_pattern": _WHITE_SPACE}
+_DEFINITIONS = ("$defs", "definitions")
 # A definition in GBNF. Lark has a colon in its place.
 _GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
@@ -35,6 +43,7 @@ def _body(structure: Structure) -> dict[str, object]:
         case StructureKind.JSON_OBJECT:
             return {"json_schema": {"type": "object", "x-guidance": _JSON_OPTIONS}}
         case StructureKind.JSON_SCHEMA:
+            _check_depth(value)
             if isinstance(value, dict):
                 value = {**value, "x-guidance": _JSON_OPTIONS}
             return {"json_schema": {"x-guidance": _JSON_OPTIONS} if value is True else value}
@@ -46,6 +55,61 @@ def _body(structure: Structure) -> dict[str, object]:
             return {"lark_grammar": _regex(structure.source)}
         case StructureKind.GRAMMAR:
             return {"lark_grammar": _lark(structure.source)}
+
+
+def _check_depth(schema: object) -> None:
+    """
+    Raises:
+        InvalidRequestError: a schema is nested too deep, by itself or through its references.
+    """
+    for follow, most, how in (
+        (False, MAX_NESTING, "objects and lists"),
+        (True, MAX_DEPTH, "objects, lists and references"),
+    ):
+        if (depth := _depth(schema, follow=follow)) > most:
+            text = f"structure.json_schema has {depth} {how} within each other; at most {most} are"
+            raise InvalidRequestError(f"{text} allowed", "structure")
+
+
+def _depth(schema: object, *, follow: bool) -> int:
+    """How many objects and lists lie on the longest way into a schema, and references if they are
+    followed. One that leads back to where it is on the way adds nothing.
+    """
+    depths: dict[int, int] = {}
+    entered: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        node = waiting[-1]
+        if id(node) in depths or not isinstance(node, (dict, list)):
+            waiting.pop()
+            continue
+        inside = [*(node.values() if isinstance(node, dict) else node)]
+        if follow and isinstance(node, dict):
+            inside = [value for name, value in node.items() if name not in _DEFINITIONS]
+            inside.append(_target(schema, node.get("$ref")))
+        if id(node) not in entered:
+            entered.add(id(node))
+            waiting += [one for one in inside if id(one) not in entered]
+            continue
+        waiting.pop()
+        depths[id(node)] = 1 + max((depths.get(id(one), 0) for one in inside), default=0)
+    return depths.get(id(schema), 0)
+
+
+def _target(schema: object, reference: object) -> object:
+    """To what a reference within a schema refers; None if to nothing there."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found = schema
+    for part in unquote(reference[1:]).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(name)
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found
 
 
 def _regex(expression: str) -> str:

@@ -15,6 +15,7 @@ from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.stream import Context
 from engine.api.structure import Structure
 from engine.api.tools import ToolUse
+from engine.structure.compiler import STACK_BYTES
 from engine.structure.lead import Lead
 from engine.text.openings import Openings
 
@@ -39,6 +40,7 @@ class Job(ABC):
         name, failure: what is done, and that it cannot be, for errors.
         doer: what does it, mostly of the model's own.
         param: the field of a request that it is about.
+        stack: bytes of address space that a thread of its own has for its stack.
     """
 
     __slots__ = ()
@@ -46,6 +48,7 @@ class Job(ABC):
     failure: ClassVar[str]
     doer: ClassVar[str]
     param: ClassVar[str] = "prompt"
+    stack: ClassVar[int] = 0
 
     @property
     @abstractmethod
@@ -70,6 +73,11 @@ class Job(ABC):
     def greedy(self) -> InvalidRequestError:
         """The error if it took all of its memory."""
         text = f"{self.name} needs more than {self.memory // MIB} MiB of memory in {self.doer}"
+        return InvalidRequestError(text, self.param)
+
+    def fatal(self, words: str) -> InvalidRequestError:
+        """The error if it brought its process down, which told `words`."""
+        text = f"{self.failure}: {self.doer} broke down over it: {words}"
         return InvalidRequestError(text, self.param)
 
 
@@ -200,6 +208,7 @@ class StructureJob(Job):
     failure: ClassVar[str] = "the structure cannot be compiled"
     doer: ClassVar[str] = "the compiler of grammars"
     param: ClassVar[str] = "structure"
+    stack: ClassVar[int] = STACK_BYTES
 
     @property
     def num_bytes(self) -> int:

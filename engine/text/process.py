@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from engine.api.errors import EngineError, ModelError
 from engine.text.job import Job
@@ -24,10 +25,13 @@ log = logging.getLogger(__name__)
 START_SECONDS = 60.0
 _TAIL_BYTES = 2000
 _WORKER = (sys.executable, "-P", "-m", "engine.text.worker")
+# By these a process ends over what it does itself. Others come from the system or a person.
+_OWN_SIGNALS = frozenset(("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"))
 _ENVIRONMENT = {
     # One prompt at a time needs no threads, whose stacks and arenas would count as memory.
     "TOKENIZERS_PARALLELISM": "false",
     "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
     "RUST_BACKTRACE": "0",
 }
 
@@ -42,6 +46,28 @@ class KilledError(EngineError):
     def __init__(self, words: str) -> None:
         super().__init__(f"the process that encodes prompts ended: {words}")
         self.words = words
+
+
+class _LastWords(NamedTuple):
+    """Why a process ended, as far as it said.
+
+    Attributes:
+        text: the end of what it wrote on standard error.
+        code: as `subprocess` has it.
+    """
+
+    text: str
+    code: int
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that ended it; empty if none did."""
+        return signal.Signals(-self.code).name if self.code < 0 else ""
+
+    def __str__(self) -> str:
+        end = self.signal or f"exit code {self.code}"
+        line = self.text.rpartition("\n")[2]
+        return f"{line} ({end})" if line else end
 
 
 class EncoderProcess:
@@ -108,9 +134,9 @@ class EncoderProcess:
             raise ModelError(what) from None
         except (EOFError, OSError):
             words = self._last_words()
-            if self._was_killed:
-                raise KilledError(words) from None
-            trouble = words.encode()
+            if words.signal == "SIGKILL":
+                raise KilledError(str(words)) from None
+            trouble = str(words).encode()
         if trouble:
             self.kill()
             raise ModelError(f"the model's tokenizer cannot be used: {trouble.decode()}")
@@ -120,8 +146,8 @@ class EncoderProcess:
         """Have a job done; returns the answer. After an error, the process has ended.
 
         Raises:
-            InvalidRequestError: it takes too much time or memory.
-            EngineError: the process ended; a KilledError where it was killed.
+            InvalidRequestError: it takes too much time or memory, or brings the process down.
+            EngineError: the process was ended; a KilledError where it was killed.
         """
         seconds = self._seconds + job.seconds
         deadline = time.monotonic() + seconds
@@ -133,15 +159,14 @@ class EncoderProcess:
             raise job.late(seconds) from None
         except (EOFError, OSError):
             words = self._last_words()
-            if "memory allocation" in words:
+            if "memory allocation" in words.text:
                 raise job.greedy() from None
-            if self._was_killed:
-                raise KilledError(words) from None
+            if words.signal in _OWN_SIGNALS:
+                # What was sent is at fault, and would bring down every process that it is sent to.
+                raise job.fatal(str(words)) from None
+            if words.signal == "SIGKILL":
+                raise KilledError(str(words)) from None
             raise EngineError(f"the process that encodes prompts ended: {words}") from None
-
-    @property
-    def _was_killed(self) -> bool:
-        return self._process.returncode == -signal.SIGKILL
 
     def kill(self) -> None:
         """End the process at once; whoever waits for an answer gets an error."""
@@ -155,7 +180,7 @@ class EncoderProcess:
             if stream is not None:
                 stream.close()
 
-    def _last_words(self) -> str:
+    def _last_words(self) -> _LastWords:
         """Why the process ended, as far as it said."""
         with suppress(subprocess.TimeoutExpired):  # It has closed its end, and is about to go.
             self._process.wait(1.0)
@@ -165,9 +190,7 @@ class EncoderProcess:
         if words:
             log.error("a process that encoded prompts ended and had said: %s", words)
         code = self._process.returncode
-        end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        line = words.rpartition("\n")[2]
-        return f"{line} ({end})" if line else end
+        return _LastWords(words, code)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def main() -> None:
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
         job: Job = pickle.loads(frame)
-        with _Bounds(start.seconds + job.seconds, job.memory):
+        with _Bounds(start.seconds + job.seconds, job.memory + job.stack):
             answer = _run(encoder, job)
         _answer(answers, answer)
 

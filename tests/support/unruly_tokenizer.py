@@ -63,8 +63,12 @@ class UnrulyTokenizer:
         if "die" in text:
             os.kill(os.getpid(), signal.SIGKILL)
         if "abort" in text:  # as Rust where there is no memory left
-            os.write(2, b"memory allocation of 99 bytes failed\n")
+            os.write(
+                2, b"memory allocation of 99 bytes failed\nnote: run with `RUST_BACKTRACE=1`\n"
+            )
             os.abort()
+        if "overflow" in text:  # of its stack
+            os.kill(os.getpid(), signal.SIGSEGV)
         if "grow" in text:
             bytearray(1 << 40)
         if "print" in text:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -10,9 +12,9 @@ import pytest
 
 from engine.api.errors import InvalidRequestError
 from engine.api.structure import Structure
-from engine.structure.compiler import Compiler
+from engine.structure.compiler import Compiler, _on_own_thread
 from engine.structure.lead import NO_LEAD
-from engine.structure.rules import write
+from engine.structure.rules import MAX_DEPTH, write
 from engine.structure.words import Words
 from tests.support.structures import ENDS, SIZE, allowed, grammar, ids_of
 
@@ -24,10 +26,31 @@ def nested(depth: int) -> dict[str, Any]:
     return schema
 
 
+def links(depth: int, *, first_last: bool = False) -> dict[str, Any]:
+    """References, each to the next."""
+    numbers = range(depth - 1, -1, -1) if first_last else range(depth)
+    defs: dict[str, Any] = {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in numbers}
+    return {"$defs": {**defs, str(depth): {"type": "string"}}, "$ref": "#/$defs/0"}
+
+
+def linked(depth: int, key: str) -> dict[str, Any]:
+    """Schemas with nothing but the next in them, each a definition of its own."""
+    inside = {"items": lambda one: one, "allOf": lambda one: [one]}[key]
+    defs = {str(n): {key: inside({"$ref": f"#/$defs/{n + 1}"})} for n in range(depth)}
+    return {"$defs": {**defs, str(depth): {"type": "string"}}, "$ref": "#/$defs/0"}
+
+
 LOOP = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
 OPTIONS = [{"anyOf": [{"properties": {f"p{i}{j}": {}}} for j in range(5)]} for i in range(12)]
 REFUSED = {
-    "deep": ({"json_schema": nested(200)}, "recursion limit"),
+    "deep": (
+        {"json_schema": nested(200)},
+        "has 201 objects and lists within each other; at most 120",
+    ),
+    "deep references": ({"json_schema": links(614)}, "has 616 objects, lists and references"),
+    "deep references backwards": ({"json_schema": links(2_496, first_last=True)}, "has 2498 obj"),
+    "deep arrays": ({"json_schema": linked(1_090, "items")}, "references within each other; at m"),
+    "deep allOfs": ({"json_schema": linked(1_360, "allOf")}, "references within each other; at m"),
     "a loop": ({"json_schema": {"$ref": "#"}}, "no text has this structure"),
     "a longer loop": (
         {"json_schema": {"$ref": "#/$defs/a", "$defs": LOOP}},
@@ -63,7 +86,7 @@ def test_what_cannot_be_followed_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         grammar(stated)
     assert time.perf_counter() - started < 10.0
-    assert caught.value.message.startswith(f"structure.{kind} can")
+    assert caught.value.message.startswith(f"structure.{kind} ")
     assert reason in caught.value.message
     assert len(caught.value.message) < 500
     assert caught.value.param == "structure"
@@ -124,6 +147,56 @@ def test_what_structures_allow(stated: object, texts: list[str], others: list[st
         assert not matcher.has_failed, text
     for text in others:
         assert not set(ENDS) <= allowed(made.matcher(ids_of(text))), text
+
+
+# Where stacks are unlimited a thread has 2 MB, and where little is left to a thread, less.
+ON_A_SMALL_STACK = """
+import sys, threading
+from tests.support.structures import allowed, grammar
+stated = eval(sys.stdin.read())
+def follow():
+    for one in stated:
+        assert allowed(grammar(one).matcher())
+    print("followed")
+threading.stack_size(512 << 10)
+thread = threading.Thread(target=follow)
+thread.start()
+thread.join()
+"""
+
+
+def test_the_deepest_that_are_allowed_need_no_stack_of_whoever_compiles() -> None:
+    rules = "\n".join(f"r{n}: r{n + 1}" for n in range(9_000))
+    objects: dict[str, Any] = {"type": "string"}
+    for _ in range(59):
+        objects = {"type": "object", "properties": {"a": objects}}
+    stated = [
+        {"json_schema": links(MAX_DEPTH - 2)},
+        {"json_schema": linked(250, "items")},
+        {"json_schema": linked(160, "allOf")},
+        {"json_schema": objects},
+        {"grammar": f'start: r0\n{rules}\nr9000: "a"'},
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_SMALL_STACK], input=repr(stated), capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("followed\n", 0), done.stderr
+
+
+def test_a_panic_of_the_compiler_is_told_to_whoever_compiles() -> None:
+    with pytest.raises(ZeroDivisionError):
+        _on_own_thread(lambda: 1 // 0 and None)
+
+
+@pytest.mark.parametrize("rest", [{}, {"additionalProperties": False}])
+def test_1500_optional_properties_can_be_written(rest: dict[str, Any]) -> None:
+    properties = {f"p{n}": {"type": "string"} for n in range(1_500)}
+    schema = {"type": "object", "properties": properties, **rest}
+    matcher = grammar({"json_schema": schema}).matcher()
+    for char in '{"p5":"x","p7":"y","p1499":""}':
+        assert ord(char) in allowed(matcher)
+        matcher.accept(ids_of(char))
+    assert {*ENDS} <= allowed(matcher)
 
 
 def test_a_schema_has_no_say_over_its_compiler() -> None:

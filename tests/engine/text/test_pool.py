@@ -112,6 +112,7 @@ def test_a_tokenizer_in_python_works() -> None:
         (chat("panic"), "encoded: Panic: retry-limit-in-match over at line 1$", "prompt"),
         (chat("grow"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
         (chat("abort"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
+        (chat("overflow"), r"encoded: the model's chat .* broke down over it: SIGSEGV$", "prompt"),
         (chat("hang"), r"did not come to an end within 0\.5 s$", "prompt"),
     ],
 )
