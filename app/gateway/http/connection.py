@@ -1,11 +1,28 @@
-"""Connection: uvicorn's side of a client, with bounds on what a client may have us wait for."""
+"""Connections: the clients of the gateway, and bounds on what each of them may have it hold."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import httptools
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from app.gateway.faults import Fault
+from app.gateway.http.access import STRANGER, Access
+from app.gateway.http.endpoint import error_body, refusal
+from app.gateway.tally import Tally
+
+log = logging.getLogger(__name__)
 
 # From the connection, or the end of the answer before, to the last of a request's headers.
 HEAD_SECONDS = 30.0
@@ -14,17 +31,160 @@ HEAD_SECONDS = 30.0
 HEAD_BYTES = 65_536
 # Requests that wait on a connection until the one before them is answered.
 PIPELINED = 16
+# So large a part of the connections is for requests with a key, and for `/health`.
+KEPT_PART = 16
+# Between two tries to accept where the system has no descriptor left, and nobody is idle.
+ACCEPT_SECONDS = 1.0
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# Of those that are idle longest, so many are asked whether their last answer has gone out.
+_LOOKED_AT = 16
+_HEALTH = "/health"
+_UPGRADING = (b"upgrade", b"http2-settings")
+
+
+class Connections:
+    """Accepts connections. Where there are too many, an idle one is closed for each that comes: the
+    one that is idle longest among those that have stated no key, as anybody may open thousands.
+    Where all are busy, the last part is for requests with a key, and for `/health`.
+
+    asyncio's own server accepts as many as its backlog has before the first of them is known, and
+    logs each of 2,048 tries where descriptors are short. TLS counts here before its handshake.
+
+    Args:
+        most: connections at once.
+    """
+
+    def __init__(self, access: Access, tally: Tally, most: int) -> None:
+        self._access = access
+        self._tally = tally
+        self._most = most
+        self._shared = most - max(1, most // KEPT_PART)
+        self._all: set[Connection] = set()
+        # By how long they are idle, the longest first: strangers, and those who have a key.
+        self._idle: tuple[dict[Connection, None], ...] = ({}, {})
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    async def accept(
+        self, listening: socket.socket, make: Callable[[], Connection], tls: ssl.SSLContext | None
+    ) -> None:
+        """Accept connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR and not self._close_idle():
+                    log.warning("no connection can be accepted: %s", error.strerror)
+                    await asyncio.sleep(ACCEPT_SECONDS)
+            else:
+                self._take_in(accepted, make, tls)
+            # A crowd at the door keeps nobody inside waiting, and what was closed goes meanwhile.
+            await asyncio.sleep(0.0)
+
+    def _take_in(
+        self, accepted: socket.socket, make: Callable[[], Connection], tls: ssl.SSLContext | None
+    ) -> None:
+        is_crowded = len(self) >= self._shared and not self._close_idle()
+        if is_crowded and len(self) >= self._most:
+            log.warning("%d connections are busy; no other one is accepted", len(self))
+            accepted.close()
+            return
+        one = make()
+        self._all.add(one)
+        self.rests(one)
+        one.opening = asyncio.get_running_loop().create_task(_open(accepted, one, tls))
+        one.opening.add_done_callback(partial(self._opened, one, accepted))
+
+    def _opened(self, one: Connection, accepted: socket.socket, _opening: object) -> None:
+        if one.transport is None:  # The handshake of TLS failed, or it was closed before.
+            accepted.close()
+            self.left(one)
+
+    def _close_idle(self) -> bool:
+        """Close the connection that is idle longest; False if none is."""
+        for idle in self._idle:
+            for _ in range(min(_LOOKED_AT, len(idle))):
+                one = next(iter(idle))
+                if one.has_sent_all:
+                    break
+                idle[one] = idle.pop(one)
+            if idle:
+                one = next(iter(idle))
+                self.left(one)
+                one.drop()
+                return True
+        return False
+
+    # Of one connection, which says how it stands.
+
+    def rests(self, one: Connection) -> None:
+        """It has no request that is being answered."""
+        if one in self._all:
+            self._idle[one.has_key][one] = None
+
+    def works(self, one: Connection) -> None:
+        """It has one."""
+        for idle in self._idle:
+            idle.pop(one, None)
+
+    def left(self, one: Connection) -> None:
+        """It is closed; a second call is ignored."""
+        self._all.discard(one)
+        self.works(one)
+
+    def knows(self, headers: Headers) -> bool:
+        """Whether a request has a key that is known."""
+        return not self._access.is_open and self._access.asker(headers) != STRANGER
+
+    def crowded(self) -> Fault | None:
+        """Why a request without a key cannot be answered now; None if it can."""
+        if len(self) <= self._shared:
+            return None
+        text = f"{len(self)} connections are open and busy; those that are left are for requests"
+        text += " with a key"
+        return Fault(503, text, reason="too many connections", retry_after_ms=1000)
+
+    def refused(self, fault: Fault) -> None:
+        """A request was refused before any endpoint saw it."""
+        self._tally.refused(fault, STRANGER)
 
 
 class Connection(HttpToolsProtocol):
-    """Closes the connection of a client that begins a request and does not get on with it, or has
-    more to be kept of it than its body. uvicorn bounds only how long a client is idle between two
-    requests.
+    """uvicorn's side of a client. It closes the connection of one that begins a request and does
+    not get on with it, or has more to be kept of it than its body; uvicorn bounds only how long a
+    client is idle between two requests.
+
+    A wish for another protocol is not granted: the request is answered as if there were none.
+
+    Attributes:
+        opening: brings the connection about.
+        has_key: whether it has stated a key that is known.
     """
 
+    opening: asyncio.Task[None]
+    has_key = False
     _head: asyncio.TimerHandle | None = None
     # What has come since the last piece of a body, or the end of a head or a request.
     _unread = 0
+    # The head of a request without its wish for another protocol.
+    _declined = b""
+
+    def __init__(self, connections: Connections, *uvicorns: Any) -> None:
+        super().__init__(*uvicorns)
+        self._connections = connections
+        self._application = self.app
+
+    @property
+    def has_sent_all(self) -> bool:
+        return self.transport is None or not self.transport.get_write_buffer_size()
+
+    def drop(self) -> None:
+        """Close it at once."""
+        self.opening.cancel()
+        if self.transport is not None:
+            self.transport.abort()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -32,11 +192,13 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_head()
+        self._connections.left(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
         self._unread += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._unread > HEAD_BYTES and not self.transport.is_closing():
             if self._head is not None and not self._is_answering():
                 self.transport.write(STATUS_LINE[431] + b"connection: close\r\n\r\n")
@@ -44,13 +206,38 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) > PIPELINED:
             self.transport.abort()
 
+    def _parse(self, data: bytes) -> None:
+        try:
+            while data and len(self.pipeline) <= PIPELINED:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    # The parser would leave the rest, the request's body with it, to another one.
+                    data = data[upgrade.args[0] :]
+                    self.parser = httptools.HttpRequestParser(self)
+                    head, self._declined = self._declined, b""
+                    self.parser.feed_data(head)
+        except httptools.HttpParserError:
+            fault = Fault(400, "it is no request of HTTP", reason="no HTTP")
+            self._connections.refused(fault)
+            self.send_400_response(fault.message)
+
     def on_message_begin(self) -> None:
         if self._head is None:
             self._expect_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        method = self.parser.get_method()
+        if self.parser.should_upgrade() and method != b"CONNECT":
+            self._declined = self._without_upgrade(method)
+            return
         self._have_head()
+        self.has_key = self.has_key or self._connections.knows(Headers(raw=self.headers))
+        self._connections.works(self)
+        fault = self._fault()
+        self.app = self._application if fault is None else partial(_refuse, fault)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -59,13 +246,41 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unread = 0
-        super().on_message_complete()
+        if not self._declined:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.pipeline:
             # uvicorn reads on, whatever waits.
             self.flow.pause_reading()
+        if not self._is_answering():
+            self._connections.rests(self)
+
+    def _fault(self) -> Fault | None:
+        """Why a request goes to no endpoint; None if it does."""
+        num_hosts = sum(name == b"host" for name, _ in self.headers)
+        fault = None
+        if num_hosts > 1 or (not num_hosts and self.parser.get_http_version() != "1.0"):
+            # Of two, a proxy might have looked at the other one.
+            text = f"Host is stated {num_hosts} times; a request must state it once"
+            fault = Fault(400, text, reason="no host")
+        elif not self.has_key and self.url.partition(b"?")[0].decode("latin-1") != _HEALTH:
+            fault = self._connections.crowded()
+        if fault is not None:
+            self._connections.refused(fault)
+        return fault
+
+    def _without_upgrade(self, method: bytes) -> bytes:
+        """The head of a request that is not to be answered in another protocol."""
+        lines = [b"%b %b HTTP/%b" % (method, self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [one.strip() for one in value.split(b",")]
+                value = b", ".join(one for one in tokens if one.lower() not in _UPGRADING)
+            if name not in _UPGRADING:
+                lines.append(b"%b: %b" % (name, value))
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -78,3 +293,19 @@ class Connection(HttpToolsProtocol):
         if self._head is not None:
             self._head.cancel()
             self._head = None
+
+
+async def _open(accepted: socket.socket, one: Connection, tls: ssl.SSLContext | None) -> None:
+    """Bring a connection about, with the handshake of TLS if it speaks that."""
+    seconds = None if tls is None else HEAD_SECONDS
+    with suppress(OSError):
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: one, accepted, ssl=tls, ssl_handshake_timeout=seconds
+        )
+
+
+async def _refuse(fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request that goes to no endpoint, and close its connection."""
+    response = refusal(fault, error_body(fault))
+    response.headers["connection"] = "close"
+    await response(scope, receive, send)

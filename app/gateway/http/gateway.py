@@ -19,7 +19,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.access import Access
 from app.gateway.http.application import make_application
 from app.gateway.http.batches.batching import Batching
-from app.gateway.http.connection import Connection
+from app.gateway.http.connection import Connection, Connections
 from app.gateway.http.exchange import Exchange
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.metrics.exposition import Exposition
@@ -36,6 +36,7 @@ from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
 from app.gateway.threaded import ThreadedGateway
 from app.gateway.view import Transcript, UserView
+from app.system.descriptors import raise_limit
 from app.system.driver import Driver
 from engine.api.client import EngineClient
 
@@ -54,6 +55,10 @@ _BACKLOG = 2048
 # For a client that takes nothing, and does not go: milliseconds.
 _DEAF_MS = 120_000
 USERS_SHOWN = 20
+# Connections at once, or twice as many as there may be replies if that is more.
+MOST_CONNECTIONS = 8192
+# Descriptors for all that is no connection of a client: the store, the log, the model's files.
+DESCRIPTORS_LEFT = 256
 
 ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
 
@@ -125,6 +130,10 @@ class HttpGateway(ThreadedGateway):
             sampling=dict(sampling or {}),
         )
         self._batching = Batching(service, settings, store_file, self._thread.loop)
+        wanted = max(MOST_CONNECTIONS, 2 * settings.max_requests)
+        limit = raise_limit(wanted + DESCRIPTORS_LEFT)
+        most = min(wanted, max(limit - DESCRIPTORS_LEFT, limit // 2))
+        self._connections = Connections(access, self._tally, most)
         self._server = self._make_server(service)
         self._socket = _bound(settings.address)
         host, port = self._socket.getsockname()[:2]
@@ -149,7 +158,7 @@ class HttpGateway(ThreadedGateway):
             application = self._traces.wrap(application)
         config = uvicorn.Config(
             application,
-            http=Connection,
+            http=Connection,  # made by `_connection`
             ws="none",
             loop="none",
             lifespan="off",
@@ -170,6 +179,10 @@ class HttpGateway(ThreadedGateway):
                 f"http.cert_file is {str(cert)!r}; it cannot be used: {error}"
             ) from None
         return uvicorn.Server(config)
+
+    def _connection(self) -> Connection:
+        server, loop = self._server, self._thread.loop
+        return Connection(self._connections, server.config, server.server_state, {}, loop)
 
     def close(self) -> None:
         """Let go of what it holds, of a gateway that was never started too."""
@@ -208,10 +221,15 @@ class HttpGateway(ThreadedGateway):
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            server = tasks.create_task(self._thread.guard(self._server.serve([self._socket])))
+            server = tasks.create_task(self._thread.guard(self._server.serve([])))
+            accept = self._connections.accept(
+                self._socket, self._connection, self._server.config.ssl
+            )
+            accepting = tasks.create_task(self._thread.guard(accept))
             batching = tasks.create_task(self._thread.guard(self._batching.keep()))
             others = [
                 batching,
+                accepting,
                 tasks.create_task(self._thread.guard(self._tick())),
                 *(tasks.create_task(e.wait()) for e in (self._closing, self._thread.failed)),
             ]
@@ -222,6 +240,9 @@ class HttpGateway(ThreadedGateway):
             if not self._thread.failed.is_set():
                 await self._drain()
             self._live.close()
+            accepting.cancel()
+            await asyncio.wait([accepting])
+            self._socket.close()
             self._server.should_exit = True
             await server
             for task in others:
@@ -287,7 +308,7 @@ class HttpGateway(ThreadedGateway):
             since=self._since,
             url=self.url,
             draining=self._draining,
-            connections=len(self._server.server_state.connections),
+            connections=len(self._connections),
             running=len(exchanges),
             waiting=exchanges.num_waiting,
             accepted=tally.accepted,
