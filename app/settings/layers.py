@@ -12,7 +12,7 @@ from typing import Any
 from platformdirs import user_config_path
 from pydantic import SecretStr, ValidationError
 
-from app.gateway.http.settings import ApiKey, HttpSettings
+from app.gateway.http.settings import ApiKey, HttpQuota, HttpSettings
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import redact, split_password
 from app.gateway.quotas import Quota
@@ -322,4 +322,5 @@ def _siblings(place: Sequence[str]) -> tuple[str, ...]:
         return NAMES
     if len(place) == 2:
         return tuple((MqttSettings if place[0] == "mqtt" else HttpSettings).model_fields)
-    return tuple((ApiKey if place[1] == "keys" else Quota).model_fields)
+    quota = HttpQuota if place[0] == "http" else Quota
+    return tuple((ApiKey if place[1] == "keys" else quota).model_fields)

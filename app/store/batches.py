@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from app.store.database import DamagedError, Database
-from app.store.files import Files, Line
+from app.store.files import GROW, Files, Line
 from app.store.leases import Leases
 from app.store.stored_batch import (
     FOLLOWS,
@@ -40,6 +40,10 @@ WHERE batch.id = ?1 AND batch.lease = ?2 AND batch.ended IS NULL AND NOT EXISTS 
     SELECT 1 FROM file AS filled JOIN line ON line.file = filled.number
     WHERE filled.id IN (output, faults) AND line.number = ?3
 )
+"""
+
+_FILLED = """
+SELECT file.number FROM batch JOIN file ON file.id = iif(?, output, faults) WHERE batch.id = ?
 """
 
 _COUNT = """
@@ -132,6 +136,13 @@ class Batches:
             *(user, None if after is None else after.number, most),
         )
         return [self._batch(row) for row in rows]
+
+    def counts(self, user: str) -> tuple[int, int]:
+        """How many batches of a user are told of, and how many of them have not ended."""
+        (row,) = self._db.read(
+            "SELECT count(*), coalesce(sum(ended IS NULL), 0) FROM batch WHERE user = ?", user
+        )
+        return row[0], row[1]
 
     def reread(self, batch_id: str) -> StoredBatch:
         """A batch as it stands now, by its id; of any user, and it must be there."""
@@ -244,6 +255,7 @@ class Batches:
         Returns:
             how many were kept.
         """
+        self._db.check_disk(sum(len(one.content) for one in answers))
         with self._db.transaction():
             kept = [
                 one
@@ -252,6 +264,10 @@ class Batches:
                     _ANSWER, (batch_id, self._leases.own, one.number, one.content, one.is_well)
                 )
             ]
+            for is_well in (True, False):
+                if num_bytes := sum(len(one.content) for one in kept if one.is_well == is_well):
+                    (row,) = self._db.read(_FILLED, is_well, batch_id)
+                    self._db.write(GROW, (num_bytes, row[0]))
             num_well = sum(one.is_well for one in kept)
             tokens = [one.tokens for one in kept]
             self._db.write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sqlite3
 import threading
 import time
@@ -23,6 +24,10 @@ SYNCHRONOUS = "NORMAL"
 # it every 25 ms or so, and would not find it free: the interface stood still for a second while
 # 10,000 messages were taken in.
 PAUSE_SECONDS = 0.03
+
+# Of the disk so much is left free by what may be large, so that it can be deleted again: SQLite
+# writes what it deletes to its log first.
+DISK_LEFT = 64 << 20
 
 _INCREMENTAL = "PRAGMA auto_vacuum = INCREMENTAL"
 _IS_INCREMENTAL = 2
@@ -145,6 +150,20 @@ class Database:
         """The same statement for each of these, all or none."""
         with self.transaction():
             self._db.executemany(statement, values)
+
+    def check_disk(self, num_bytes: int) -> None:
+        """Check that the disk has room for so much, and some left to delete it again.
+
+        Raises:
+            HinderedError: it has not.
+        """
+        try:
+            free = shutil.disk_usage(self.path.parent).free
+        except OSError as error:
+            raise StoreError(f"{self.path}: it cannot be found ({error.strerror})") from error
+        if free < num_bytes + DISK_LEFT:
+            why = f"there is no room for it (the last {DISK_LEFT} bytes of the disk are left free)"
+            raise HinderedError(f"{self.path}: {why}")
 
     def shrink(self, pages: int) -> int:
         """Give up to so many pages that nothing stands in any more back to the system; not within

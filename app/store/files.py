@@ -21,6 +21,8 @@ INSERT INTO file (id, user, name, purpose, state, lease, num_bytes, created)
 VALUES (?, ?, '', '', ?, ?, 0, ?)
 """
 
+GROW = "UPDATE file SET num_bytes = num_bytes + ? WHERE number = ?"
+
 _FINISH = """
 UPDATE file SET state = ?, lease = '', name = ?, purpose = ?, expires = ?,
     num_bytes = (SELECT coalesce(sum(length(content)), 0) FROM line WHERE file = file.number)
@@ -39,8 +41,34 @@ WHERE (
     OR state = 'whole' AND expires < ?
     OR state = 'filling' AND lease IN (SELECT value FROM json_each(?))
 ) AND NOT EXISTS (SELECT 1 FROM batch WHERE input = file.id AND ended IS NULL)
-LIMIT 1
+ORDER BY number LIMIT 256
 """
+
+# Of those, what is empty goes at once: uploads that are refused may come faster than parts go.
+_REMOVE = """
+DELETE FROM file WHERE number IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM line WHERE file = file.number)
+"""
+
+
+# Those of a user that are there, and those that are deleted and not swept away yet.
+_TAKEN = """
+SELECT state = 'deleted', count(*), coalesce(sum(num_bytes), 0) FROM file
+WHERE user = ? GROUP BY state = 'deleted'
+"""
+
+
+class Taken(NamedTuple):
+    """How much of the store the files of a user take.
+
+    Attributes:
+        num_files, num_bytes: of those that are there, unfinished ones among them.
+        deleted: bytes of those that are deleted and not swept away yet.
+    """
+
+    num_files: int
+    num_bytes: int
+    deleted: int
 
 
 class Line(NamedTuple):
@@ -79,10 +107,17 @@ class Files:
 
     def add(self, number: int, lines: Iterable[Line]) -> None:
         """Add lines to the file of this number, all or none."""
-        self._db.write_all(
-            "INSERT INTO line (file, number, content) VALUES (?, ?, ?)",
-            ((number, line.number, line.content) for line in lines),
-        )
+        added = [(number, line.number, line.content) for line in lines]
+        num_bytes = sum(len(content) for _, _, content in added)
+        self._db.check_disk(num_bytes)
+        with self._db.transaction():
+            self._db.write_all("INSERT INTO line (file, number, content) VALUES (?, ?, ?)", added)
+            self._db.write(GROW, (num_bytes, number))
+
+    def taken(self, user: str) -> Taken:
+        """How much a user's files take."""
+        found = {bool(row[0]): (row[1], row[2]) for row in self._db.read(_TAKEN, user)}
+        return Taken(*found.get(False, (0, 0)), deleted=found.get(True, (0, 0))[1])
 
     def finish(self, number: int, name: str, purpose: str, keep_seconds: float) -> StoredFile:
         """Have a file be seen.
@@ -152,8 +187,8 @@ class Files:
         number = doomed[0]["number"]
         with self._db.transaction():
             end = self._part_end(number, 0)
-            if not self._db.write("DELETE FROM line WHERE file = ? AND number <= ?", (number, end)):
-                self._db.write("DELETE FROM file WHERE number = ?", (number,))
+            self._db.write("DELETE FROM line WHERE file = ? AND number <= ?", (number, end))
+            self._db.write(_REMOVE, (json.dumps([row["number"] for row in doomed]),))
         return True
 
     def _part_end(self, number: int, after: int) -> int:

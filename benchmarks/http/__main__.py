@@ -35,8 +35,7 @@ import psutil
 from app.gateway.http.access import ANYBODY
 from app.gateway.http.batches.room import LEFT_PART
 from app.gateway.http.gateway import HttpGateway
-from app.gateway.http.settings import HttpSettings
-from app.gateway.quotas import Quota
+from app.gateway.http.settings import HttpQuota, HttpSettings
 from app.process.console import write_json
 from app.store.files import Line
 from app.store.store import Store
@@ -77,7 +76,7 @@ class Bench:
     @contextmanager
     def gateway(self, lines: int = 0) -> Iterator[HttpGateway]:
         """A gateway, with a batch of so many requests."""
-        settings = HttpSettings(listen="0", quota=Quota(requests=4096), drain_seconds=0.0)
+        settings = HttpSettings(listen="0", quota=HttpQuota(requests=4096), drain_seconds=0.0)
         with TemporaryDirectory() as folder:
             store_file = Path(folder) / "store.db"
             if lines:

@@ -32,8 +32,7 @@ from pathlib import Path
 import psutil
 
 from app.gateway.http.gateway import HttpGateway
-from app.gateway.http.settings import HttpSettings
-from app.gateway.quotas import Quota
+from app.gateway.http.settings import HttpQuota, HttpSettings
 from app.process.columns import align
 from app.process.console import write_json
 from app.process.serving import load_model
@@ -170,7 +169,7 @@ class Bench:
 
     @contextmanager
     def _gateway(self) -> Iterator[HttpGateway]:
-        settings = HttpSettings(listen="0", quota=Quota(requests=4096), drain_seconds=0.0)
+        settings = HttpSettings(listen="0", quota=HttpQuota(requests=4096), drain_seconds=0.0)
         with tempfile.TemporaryDirectory() as folder:
             gateway = HttpGateway(self.host, settings, Path(folder) / "store.db")
             gateway.start()

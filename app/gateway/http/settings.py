@@ -82,7 +82,18 @@ def _prefix(value: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 
 
-class ApiKey(Quota):
+class HttpQuota(Quota):
+    """What a user over HTTP may take.
+
+    Attributes:
+        stored_bytes: most bytes of the files that a user has, those of batches among them.
+    """
+
+    requests: PositiveInt = 1024
+    stored_bytes: PositiveInt = 1 << 31
+
+
+class ApiKey(HttpQuota):
     """A key, and what whoever has it may take.
 
     Attributes:
@@ -141,7 +152,7 @@ class HttpSettings(BaseModel):
     drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
     metrics_prefix: Annotated[str, AfterValidator(_prefix)] = "vllm:"
     metrics_open: bool = False
-    quota: Quota = Quota(requests=1024)
+    quota: HttpQuota = HttpQuota()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -180,6 +191,10 @@ class HttpSettings(BaseModel):
         if len({*found.values()}) < len(found):
             raise HttpError("http.keys has one key under two names; each must have its own")
         return found
+
+    def stored_bytes(self, user: str) -> int:
+        """How many bytes the files of a user may have."""
+        return self.keys.get(user, self.quota).stored_bytes
 
     def operators(self) -> frozenset[str]:
         """Who may turn the knobs, by the names of `secrets`. Whoever set one key only has it."""

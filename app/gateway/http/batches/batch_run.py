@@ -42,6 +42,10 @@ _EXPIRED = (
     "batch_expired",
     "This request could not be executed before the completion window expired.",
 )
+_FULL = (
+    "storage_exceeded",
+    "This request was not executed, for the files of its owner have as many bytes as they may.",
+)
 
 
 class BatchRun:
@@ -73,7 +77,7 @@ class BatchRun:
         self._validating = validating
         self._turn = turn
         self._until: asyncio.Timeout | None = None
-        self._is_cancelled = False
+        self._is_cancelled = self._is_full = False
         self._line_ended = asyncio.Event()
         self._unwritten: list[Answer] = []
         self._writing = asyncio.Lock()
@@ -86,7 +90,8 @@ class BatchRun:
         if self._batch.status is BatchStatus.IN_PROGRESS:
             await self._answer_all()
         if self._batch.status is BatchStatus.FINALIZING:
-            has_expired = await self._answer_rest(*_EXPIRED)
+            is_left = await self._answer_rest(*(_FULL if self._is_full else _EXPIRED))
+            has_expired = is_left and not self._is_full
             await self._end(BatchStatus.EXPIRED if has_expired else BatchStatus.COMPLETED)
         elif self._batch.status is BatchStatus.CANCELLING:
             await self._answer_rest(*_CANCELLED)
@@ -145,7 +150,8 @@ class BatchRun:
                 await asyncio.sleep(RETRY_SECONDS)  # Another model is being loaded.
 
     async def _answer_all(self) -> None:
-        """Answer what has no answer, until that is done, the batch expires or is cancelled."""
+        """Answer what has no answer, until that is done, the batch expires or is cancelled, or
+        the files of its owner are full."""
         log.info(
             "%s of %s: %d requests, %d of them answered",
             *(self._id, self._batch.user, self._batch.total),
@@ -154,6 +160,8 @@ class BatchRun:
         seconds = max(0.0, self._batch.expires - time.time())
         async with self._until_cancelled(seconds), self._turn, asyncio.TaskGroup() as tasks:
             async for line in self._unanswered():
+                if self._is_full:
+                    break
                 await self._take()
                 tasks.create_task(self._answer(line))
                 # So that it runs: one that is ended before that would give no place back.
@@ -248,6 +256,7 @@ class BatchRun:
 
     def _keep(self, answers: Sequence[Answer], store: Store) -> None:
         store.batches.answer(self._id, answers)
+        self._is_full = self._shelf.is_full(store, self._batch.user)
 
     def _without_answer(self, lines: Sequence[Line], store: Store) -> list[Line]:
         return store.batches.unanswered(self._batch, lines)

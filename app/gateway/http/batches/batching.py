@@ -41,7 +41,7 @@ class Batching:
         client = service.client
         self._service = service
         self._settings = settings
-        self._shelf = Shelf(store_file)
+        self._shelf = Shelf(store_file, settings.stored_bytes)
         self._answerer = Answerer(client, loop=loop, names=service.names, sampling=service.sampling)
         self._room = Room(client, service.admission, self._answerer.exchanges)
         rates = Quotas(settings.quota, settings.keys, lambda: None, time.monotonic)

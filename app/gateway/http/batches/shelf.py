@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Of one user.
+MOST_FILES = 10_000
+MOST_BATCHES = 10_000
+MOST_UNFINISHED = 100
+# As soon what was deleted may have been swept away.
+SWEPT_MS = 5000
+# Between two lines of the log that say the same.
+LOG_SECONDS = 60.0
+
 
 class Shelf:
     """Asks the store on a thread of its own, so that the loop waits for no disk. What is asked is
@@ -24,10 +34,15 @@ class Shelf:
 
     The store is opened when it is first asked, and again as long as that fails: who only chats over
     HTTP needs none.
+
+    Args:
+        stored_bytes: how many bytes the files of a user may have.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, stored_bytes: Callable[[str], int]) -> None:
         self._file = file
+        self._stored_bytes = stored_bytes
+        self._trouble, self._logged_at = "", 0.0
         self._store: Store | None = None
         self._thread = ThreadPoolExecutor(1, "http-store")
         self._is_closed = False
@@ -37,7 +52,7 @@ class Shelf:
         if it has begun.
 
         Raises:
-            Fault: 503 with the sentence of the store, which could not be opened, read or written.
+            Fault: 503, the store could not be opened, read or written; the log says why.
         """
         return await asyncio.wrap_future(self._thread.submit(self._do, call))
 
@@ -51,6 +66,46 @@ class Shelf:
                 log.error("%s", fault.message)
 
         self._thread.submit(noted)
+
+    def check_file(self, store: Store, user: str, num_bytes: int) -> None:
+        """Check that a user may store so many more bytes; called with `ask`.
+
+        Raises:
+            Fault: 413, they have too much; 429, what they have deleted is still being removed.
+        """
+        count, stored, deleted = store.files.taken(user)
+        most = self._stored_bytes(user)
+        text = f"the files of user {user!r} have {stored} bytes"
+        if count > MOST_FILES:
+            text = f"user {user!r} has {count} files; at most {MOST_FILES} are allowed"
+            raise Fault(413, f"{text}: delete some", "file", reason="user over files")
+        if stored + num_bytes > most:
+            text += f", and {num_bytes} more are to come; at most {most} are allowed: delete some"
+            raise Fault(413, text, "file", reason="user over storage")
+        if stored + num_bytes + deleted > most:
+            text += f", and {deleted} that were deleted are being removed; at most {most} are"
+            text += " allowed"
+            raise Fault(429, text, reason="user over storage", retry_after_ms=SWEPT_MS)
+
+    def is_full(self, store: Store, user: str) -> bool:
+        """Whether a user may store nothing more; called with `ask`."""
+        return store.files.taken(user).num_bytes >= self._stored_bytes(user)
+
+    def check_batch(self, store: Store, user: str) -> None:
+        """Check that a user may begin another batch; called with `ask`.
+
+        Raises:
+            Fault: 413, their files are full; 429, they have too many batches.
+        """
+        self.check_file(store, user, 0)
+        count, unfinished = store.batches.counts(user)
+        for number, most, kind in (
+            (unfinished, MOST_UNFINISHED, "unfinished batches"),
+            (count, MOST_BATCHES, "batches of the last 30 days"),
+        ):
+            if number >= most:
+                text = f"user {user!r} has {number} {kind}; at most {most} are allowed"
+                raise Fault(429, text, reason="user over batches", retry_after_ms=60_000)
 
     def close(self) -> None:
         """Close the store when all that was asked is done, and wait for that. Nothing is asked
@@ -66,7 +121,13 @@ class Shelf:
                 self._store = Store(self._file)
             return call(self._store)
         except StoreError as error:
-            raise Fault(503, str(error), reason="store") from error
+            now = time.monotonic()
+            if str(error) != self._trouble or now > self._logged_at + LOG_SECONDS:
+                self._trouble, self._logged_at = str(error), now
+                log.error("%s", error)
+            # Where files lie on the server is nothing for clients.
+            text = "the server's store of files and batches cannot be used now; the server's log"
+            raise Fault(503, f"{text} says why", reason="store") from error
 
     def _close(self) -> None:
         if self._store is not None:

@@ -18,6 +18,7 @@ from app.gateway.http.protocol.file_requests import read_texts
 from app.gateway.http.protocol.told import read
 from app.gateway.http.service import Service
 from app.store.batches import OUTPUT
+from app.store.store import Store
 from app.store.stored_batch import BatchStatus, StoredBatch
 
 _CANCELLED = (BatchStatus.CANCELLING, BatchStatus.CANCELLED)
@@ -41,8 +42,10 @@ class NewBatch(Endpoint):
         if file.purpose == OUTPUT:
             text = f"{param} is {file.id!r}, which has answers; it must be a file of purpose batch"
             raise Fault(400, text, param, reason="file of answers")
-        batch = await self._shelf.ask(
-            lambda store: store.batches.create(
+
+        def create(store: Store) -> StoredBatch:
+            self._shelf.check_batch(store, user)
+            return store.batches.create(
                 user,
                 endpoint=asked.endpoint,
                 input_file=file.id,
@@ -51,7 +54,8 @@ class NewBatch(Endpoint):
                 metadata=asked.metadata,
                 keep_seconds=asked.keep_seconds,
             )
-        )
+
+        batch = await self._shelf.ask(create)
         self._keeper.poke()
         return JSONResponse(batch_told(batch), headers=asked.ignored_header)
 

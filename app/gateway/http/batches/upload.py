@@ -73,11 +73,14 @@ class Upload(Endpoint):
     async def _receive(
         self, request: Request, user: str, cutter: LineCutter, reader: FormReader
     ) -> tuple[StoredFile, UploadForm]:
-        number = (await self._shelf.ask(partial(_begin, user))).number
+        shelf, stated = self._shelf, request.headers.get("content-length", "")
+        # All but the form's own bytes; of what states no length, each part is looked at.
+        num_bytes = max(0, int(stated) - FORM_BYTES) if stated.isdecimal() else 0
+        number = (await shelf.ask(partial(_begin, shelf, user, num_bytes))).number
         try:
-            await self._read(request, number, cutter, reader)
+            await self._read(request, user, number, cutter, reader)
             form = read_texts(UploadForm, reader.texts)
-            await self._shelf.ask(partial(_add, number, cutter.take()))
+            await self._shelf.ask(partial(_add, shelf, user, number, cutter.take()))
             return await self._shelf.ask(partial(_finish, number, form)), form
         except BaseException:
             self._shelf.tell(partial(_drop, number))
@@ -85,7 +88,7 @@ class Upload(Endpoint):
             raise
 
     async def _read(
-        self, request: Request, number: int, cutter: LineCutter, reader: FormReader
+        self, request: Request, user: str, number: int, cutter: LineCutter, reader: FormReader
     ) -> None:
         """Take in the form, and have all of the file in the store but for its end.
 
@@ -109,18 +112,20 @@ class Upload(Endpoint):
                         text = f"the form has more than {FORM_BYTES} bytes beside its file"
                         raise Fault(413, text, reason="too large")
                     if cutter.num_held >= HELD_BYTES and (lines := cutter.take()):
-                        await self._shelf.ask(partial(_add, number, lines))
+                        await self._shelf.ask(partial(_add, self._shelf, user, number, lines))
                         await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
             raise Fault(408, "the file did not come in time", reason="slow request") from None
         reader.end()
 
 
-def _begin(user: str, store: Store) -> StoredFile:
+def _begin(shelf: Shelf, user: str, num_bytes: int, store: Store) -> StoredFile:
+    shelf.check_file(store, user, num_bytes)
     return store.files.begin(user)
 
 
-def _add(number: int, lines: list[Line], store: Store) -> None:
+def _add(shelf: Shelf, user: str, number: int, lines: list[Line], store: Store) -> None:
+    shelf.check_file(store, user, sum(len(line.content) for line in lines))
     store.files.add(number, lines)
 
 

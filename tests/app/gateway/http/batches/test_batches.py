@@ -381,14 +381,34 @@ def test_a_disk_that_is_full_makes_it_wait(
     assert caplog.text.count("there is no room") == 1
 
 
+def test_a_batch_whose_owner_may_store_no_more_ends_with_what_there_was_room_for() -> None:
+    keys = {"ann": {"key": "any", "stored_bytes": 20_000}}
+    with http_serving(keys=keys) as serving, serving.running():
+        client = client_of(serving.url)
+        batch = start(client, [line(f"r{number}") for number in range(100)])
+        assert ended(serving, client, batch).status == "completed"
+        told = client.batches.retrieve(batch.id)
+        assert told.request_counts.failed
+        assert "storage_exceeded" in client.files.content(told.error_file_id).text
+        # Nothing more begins, and what is deleted makes room.
+        with pytest.raises(openai.APIStatusError, match="delete some") as refused:
+            client.batches.create(
+                input_file_id=batch.input_file_id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+            )
+        assert refused.value.status_code == 413
+
+
 def test_without_a_store_there_is_chat_and_a_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with http_serving(store_file=tmp_path) as serving:  # which is a folder
         assert serving.ask().status_code == 200
-        with pytest.raises(openai.InternalServerError, match=f"{tmp_path}: it cannot be") as told:
+        with pytest.raises(openai.InternalServerError, match="log says why") as told:
             client_of(serving.url).batches.list()
         assert told.value.status_code == 503
+        assert f"{tmp_path}: it cannot be" in caplog.text
         serving.until(lambda: "batches wait: " in caplog.text)
 
 

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import openai
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from app.gateway.http.batches import line_cutter, upload
 from app.gateway.http.batches.form_reader import FormReader
 from app.gateway.http.batches.line_cutter import LineCutter
+from app.store import database
 from app.store.files import Files, Line
 from tests.support.batch_asking import client_of
 from tests.support.http_serving import HttpServing, http_serving
@@ -219,3 +221,63 @@ def test_files_are_listed_and_expire(serving: HttpServing) -> None:
         assert message in answer.json()["error"]["message"]
     for name in ids[1:]:
         client.files.delete(name)
+
+
+def upload_of(serving: HttpServing, content: bytes, key: str) -> tuple[int, str]:
+    told = form(part("purpose", b"batch"), part("file", content, "asks.jsonl"))
+    headers = {"Content-Type": TYPE, "x-api-key": key}
+    answer = serving.http.post("/v1/files", content=told, headers=headers)
+    return answer.status_code, answer.json().get("id") or answer.json()["error"]["message"]
+
+
+def test_each_key_stores_so_many_bytes_and_others_go_on(
+    store_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"ann": {"key": "a", "stored_bytes": 1000}, "bob": {"key": "b"}}
+    with http_serving(store_file=store_file, keys=keys) as serving:
+        _, first = upload_of(serving, b"x" * 600, "a")
+        code, message = upload_of(serving, b"x" * 600, "a")
+        assert (code, message) == (
+            413,
+            "the files of user 'ann' have 600 bytes, and 600 more are to come; at most 1000 are"
+            " allowed: delete some",
+        )
+        assert upload_of(serving, b"x" * 600, "b")[0] == 200
+        sweep, is_swept = Files.sweep, [False]
+        monkeypatch.setattr(Files, "sweep", lambda self: is_swept[0] and sweep(self))
+        headers = {"x-api-key": "a"}
+        assert serving.http.delete(f"/v1/files/{first}", headers=headers).status_code == 200
+        # What was deleted takes room until it is swept away.
+        code, message = upload_of(serving, b"x" * 600, "a")
+        assert (code, "600 that were deleted are being removed" in message) == (429, True)
+        is_swept[0] = True
+        serving.gateway._thread.call(serving.gateway._batching._sweep.poke)
+        serving.until(lambda: upload_of(serving, b"x" * 600, "a")[0] == 200)
+
+
+def test_on_a_full_disk_nothing_is_stored_and_all_can_be_deleted(
+    store_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = 1 << 30
+    monkeypatch.setattr(database.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with http_serving(store_file=store_file, api_key="a") as serving:
+        code, name = upload_of(serving, b"x\n" * 600, "a")
+        assert code == 200
+        free = database.DISK_LEFT
+        for _ in range(3):
+            code, message = upload_of(serving, b"x", "a")
+            assert code == 503
+            assert str(store_file.parent) not in message
+        # Once, with the path, for who can do something about it.
+        assert sum(str(store_file) in one for one in caplog.messages) == 1
+        assert "there is no room for it" in caplog.text
+        answer = serving.http.delete(f"/v1/files/{name}", headers={"x-api-key": "a"})
+        assert answer.status_code == 200
+
+
+def test_what_cannot_be_opened_tells_a_client_no_path(tmp_path: Path) -> None:
+    with http_serving(store_file=tmp_path) as serving:
+        answer = serving.http.get("/v1/files")
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "store"
+        assert str(tmp_path) not in answer.text
