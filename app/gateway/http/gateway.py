@@ -115,7 +115,7 @@ class HttpGateway(ThreadedGateway):
         service = Service(
             client=client,
             access=access,
-            pages=Pages(access, settings.address.host, settings.cors),
+            pages=Pages(access, (settings.address.host, *settings.hosts), settings.cors),
             admission=Admission(
                 client,
                 max_request_bytes=settings.max_request_bytes,

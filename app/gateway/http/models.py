@@ -22,7 +22,7 @@ class Models(Endpoint):
         self._created = created()
 
     async def answer(self, request: Request, send: Send) -> Response:
-        self.service.access.caller(request.headers)
+        self.service.asker(request)
         cards = self._cards()
         if (name := request.path_params.get("name")) is None:
             return JSONResponse({"object": "list", "data": list(cards.values())})

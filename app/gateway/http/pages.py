@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from app.gateway.faults import Fault
 from app.gateway.http.access import Access
+
+_OWN_SITES = ("same-origin", "none")
 
 
 class Pages:
@@ -18,14 +20,17 @@ class Pages:
     must be ours, for a name of somebody else's may be made to lead here (DNS rebinding), and
     `Origin` must be the same. A page of somebody else's cannot state a key.
 
+    An address or a name without a dot is nobody's to make lead elsewhere: browsers take the one as
+    it is, and no name server of the internet answers for the other.
+
     Args:
-        host: where the settings have the gateway listen.
+        hosts: names under which the gateway is reached; `*` is any.
         cors: origins whose pages may ask, too; `*` is all.
     """
 
-    def __init__(self, access: Access, host: str, cors: Sequence[str] = ()) -> None:
+    def __init__(self, access: Access, hosts: Collection[str], cors: Sequence[str] = ()) -> None:
         self._access = access
-        self._host = host.lower()
+        self._hosts = frozenset(host.lower() for host in hosts)
         self._cors = frozenset(cors)
 
     def check_asker(self, request: Request) -> None:
@@ -50,16 +55,21 @@ class Pages:
         """
         self._check_host(request)
         self._check_origin(request)
+        # What a picture or a script of another page asks for states no origin, but this.
+        site = request.headers.get("sec-fetch-site", "none")
+        if site not in _OWN_SITES:
+            text = (
+                f"Sec-Fetch-Site is {site!r}; without keys only the server's own page is answered"
+            )
+            raise Fault(403, text, reason="another origin")
 
     def _check_host(self, request: Request) -> None:
         stated = request.headers.get("host", "")
         name = _hostname(stated)
-        # The address at which the connection came in: nobody's name server can change that.
-        server = request.scope.get("server") or ("", 0)
-        if name and (is_loopback(name) or name in (self._host, str(server[0]).lower())):
+        if "*" in self._hosts or (name and (name in self._hosts or _is_nobodys(name))):
             return
-        text = f"Host is {stated!r}; without keys it must be localhost, or where the server listens"
-        raise Fault(403, text, reason="another host")
+        text = f"Host is {stated!r}; without keys it must be an address, a name without a dot, or"
+        raise Fault(403, f"{text} one of http.hosts", reason="another host")
 
     def _check_origin(self, request: Request) -> None:
         origin = request.headers.get("origin")
@@ -74,6 +84,15 @@ def _hostname(stated: str) -> str:
         return urlsplit(f"//{stated}").hostname or ""
     except ValueError:
         return ""
+
+
+def _is_nobodys(name: str) -> bool:
+    """Whether nobody can make a name lead to another server."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "." not in name
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -125,6 +125,7 @@ class HttpSettings(BaseModel):
         listen: [HOST:]PORT; the host is the loopback unless stated. Without it there is no gateway.
         api_key: the key of a user named `default`.
         keys: further keys by the names of those who have them.
+        hosts: names under which it is reached where there are no keys; `*` is any.
         cors: origins whose pages may ask from a browser; `*` is all.
         cert_file, key_file: PEM files with which it speaks TLS.
         names: further names under which the loaded model is asked for; `*` is any.
@@ -142,6 +143,7 @@ class HttpSettings(BaseModel):
     listen: Annotated[str, BeforeValidator(_listen)] | None = None
     api_key: SecretStr | None = None
     keys: dict[Name, ApiKey] = {}
+    hosts: tuple[Name, ...] = ()
     cors: tuple[str, ...] = ()
     cert_file: Location | None = None
     key_file: Location | None = None

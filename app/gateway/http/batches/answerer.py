@@ -85,7 +85,7 @@ class Answerer:
         self._service = Service(
             client=client,
             access=access,
-            pages=Pages(access, ""),
+            pages=Pages(access, ()),
             admission=Admission(
                 client,
                 max_request_bytes=_NO_LIMIT,

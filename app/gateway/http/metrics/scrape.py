@@ -30,6 +30,6 @@ class Scrape(Endpoint):
 
     async def answer(self, request: Request, send: Send) -> Response:
         if not self._is_open:
-            self.service.access.caller(request.headers)
+            self.service.asker(request)
         headers = {"content-type": CONTENT_TYPE_PLAIN_0_0_4}
         return Response(generate_latest(self._metrics), headers=headers)

@@ -13,7 +13,7 @@ from app.gateway.http.body import until_gone
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.page.frame import encoded
 from app.gateway.http.page.live_feed import LiveFeed
-from app.gateway.http.page.visitors import Visitors
+from app.gateway.http.page.visitors import Visitor, Visitors
 from app.gateway.http.service import Service
 from app.system.versions import version
 from engine.api.knobs import KNOB_SPECS
@@ -34,17 +34,20 @@ class Live(Endpoint):
         self._feed = feed
 
     async def answer(self, request: Request, send: Send) -> Response | None:
-        user, is_operator = self._visitors.visitor(request)
-        self._feed.check_room()
+        visitor = self._visitors.visitor(request)
+        with self._feed.place(visitor.who, visitor.is_operator):
+            return await self._listen(request, send, visitor)
+
+    async def _listen(self, request: Request, send: Send, visitor: Visitor) -> Response | None:
         if request.method == "HEAD":
             return Response(headers=_HEADERS)
         headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         gone = asyncio.create_task(until_gone(request))
         try:
-            hello = _greeting(user, is_operator) | {"sampling": sorted(self.service.sampling)}
+            hello = _greeting(visitor) | {"sampling": sorted(self.service.sampling)}
             await send(_event(b"hello", encoded(hello)))
-            async with aclosing(self._feed.events(is_operator)) as events:
+            async with aclosing(self._feed.events(visitor.is_operator)) as events:
                 async for event in events:
                     if gone.done():
                         return None
@@ -55,14 +58,14 @@ class Live(Endpoint):
         return None
 
 
-def _greeting(user: str, is_operator: bool) -> dict[str, object]:
+def _greeting(visitor: Visitor) -> dict[str, object]:
     specs = {
         spec.name: {"meaning": spec.meaning, "unit": spec.unit, "step": spec.step}
         for spec in KNOB_SPECS
     }
     return {
-        "user": user,
-        "operator": is_operator,
+        "user": visitor.user,
+        "operator": visitor.is_operator,
         "version": version("batchdeck") or "unknown",
         "knobs": specs,
     }

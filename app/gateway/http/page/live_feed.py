@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from app.gateway.faults import Fault
@@ -21,6 +22,10 @@ FRAME_SECONDS = 0.25
 STEPS_HELD = 512
 # A frame of a full batch takes some milliseconds to make, whoever listens, but 0.1 MB to send.
 MAX_LISTENERS = 64
+# Of one key, or of one address where there are no keys: a page that is hidden does not listen.
+MAX_OF_ONE = 16
+# Places for operators alone: they look when something is wrong.
+KEPT_FOR_OPERATORS = 8
 
 
 @dataclass(slots=True)
@@ -37,6 +42,7 @@ class LiveFeed:
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
+        self._places: Counter[str] = Counter()
         self._listeners = 0
         self._looking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -51,17 +57,30 @@ class LiveFeed:
     def num_listeners(self) -> int:
         return self._listeners
 
-    def check_room(self) -> None:
-        """Whether one more may listen.
+    @contextmanager
+    def place(self, who: str, is_operator: bool) -> Iterator[None]:
+        """A place among those who may listen.
 
         Raises:
-            Fault: 503.
+            Fault: there is none; 429 where it is their own others that have them.
         """
         if self._closed:
             raise Fault(503, "the server is about to end", reason="draining")
-        if self._listeners >= MAX_LISTENERS:
-            text = f"{self._listeners} pages are open; at most {MAX_LISTENERS} may be"
+        number, own = self._places.total(), self._places[who]
+        if own >= MAX_OF_ONE:
+            text = f"{own} pages of {who!r} are open; at most {MAX_OF_ONE} may be"
+            raise Fault(429, text, reason="too many pages", retry_after_ms=5000)
+        most = MAX_LISTENERS if is_operator else MAX_LISTENERS - KEPT_FOR_OPERATORS
+        if number >= most:
+            text = f"{number} pages are open; at most {most} may be"
             raise Fault(503, text, reason="too many pages", retry_after_ms=5000)
+        self._places[who] += 1
+        try:
+            yield
+        finally:
+            self._places[who] -= 1
+            if not self._places[who]:
+                del self._places[who]
 
     async def events(self, is_operator: bool) -> AsyncGenerator[bytes, None]:
         """Each moment as a JSON object, until the feed is closed."""

@@ -16,10 +16,12 @@ class Visitor(NamedTuple):
 
     Attributes:
         is_operator: whether they may see what others ask, and turn the knobs.
+        who: by whom places are counted: the user, or the address where there are no keys.
     """
 
     user: str
     is_operator: bool
+    who: str
 
 
 class Visitors:
@@ -37,10 +39,10 @@ class Visitors:
         """
         user = self._access.caller(request.headers)
         if not self._access.is_open:
-            return Visitor(user, user in self._access.operators)
+            return Visitor(user, user in self._access.operators, user)
         self._pages.check_own(request)
-        client = request.client
-        return Visitor(user, client is not None and is_loopback(client.host))
+        host = "" if request.client is None else request.client.host
+        return Visitor(user, is_loopback(host), host)
 
     def operator(self, request: Request) -> str:
         """The name of an operator who asks.

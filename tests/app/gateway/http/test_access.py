@@ -82,7 +82,10 @@ def test_without_keys_other_peoples_pages_may_not_ask() -> None:
             assert answer.status_code == status
         for host, may in ((own, True), ("localhost:1", True), ("evil.example", False)):
             # A browser states no Origin where it reads from a page's own server, or thinks so.
-            for kept in ("/v1/files", "/v1/batches", "/v1/responses/resp_x"):
+            for kept in (
+                *("/v1/files", "/v1/batches", "/v1/responses/resp_x"),
+                *("/v1/models", "/v1/models/scripted", "/metrics"),
+            ):
                 answer = serving.http.get(kept, headers={"Host": host})
                 assert (answer.status_code != 403) is may
     with http_serving(cors=[evil]) as serving, serving.running():

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -198,6 +198,28 @@ def test_no_more_pages_than_there_may_be(
     serving.until(lambda: serving.gateway._live.num_listeners == 0)
 
 
+def test_a_key_has_some_of_the_places_and_operators_keep_theirs() -> None:
+    feed = LiveFeed(ScriptedEngine())
+    with ExitStack() as stack:
+
+        def take(who: str, is_operator: bool) -> tuple[int, int]:
+            """How many places there are for somebody, and the code of the refusal."""
+            for number in range(100):
+                try:
+                    stack.enter_context(feed.place(who, is_operator))
+                except Fault as fault:
+                    return number, fault.code
+            raise AssertionError
+
+        assert take("bob", False) == (16, 429)
+        assert take("ann", False) == (16, 429)
+        assert take("eve", False) == (16, 429)
+        assert take("joe", False) == (8, 503)
+        assert take("sam", False) == (0, 503)
+        assert take("boss", True) == (8, 503)
+    assert take("sam", False) == (16, 429)
+
+
 def test_open_pages_do_not_hold_the_end_up() -> None:
     with http_serving() as serving, looking(serving) as events:
         next(events)
@@ -250,8 +272,8 @@ async def test_what_goes_wrong_ends_the_events_and_no_more(
     assert json.loads(await anext(again))["status"]["phase"] == "ready"
     feed.close()
     assert [event async for event in again] == []
-    with pytest.raises(Fault, match="the server is about to end"):
-        feed.check_room()
+    with pytest.raises(Fault, match="the server is about to end"), feed.place("anybody", True):
+        pass
 
 
 def test_the_files_of_the_page_are_served_strictly(serving: HttpServing) -> None:
