@@ -20,7 +20,7 @@ class TestNeverFits:
         ("prompt", "max_tokens", "min_tokens", "param", "numbers"),
         [
             (0, 1, 0, "prompt", ["empty"]),
-            (48, 1, 0, "prompt", ["48", "47", "context 64", "pool 48"]),
+            (48, 1, 0, "prompt", ["48", "47", "context length is 64", "pool 48"]),
             (500, None, 0, "prompt", ["500", "47"]),
             (40, 9, 0, "max_tokens", ["9", "40", "at most 8"]),
             (40, None, 9, "min_tokens", ["9", "40", "at most 8"]),
@@ -36,7 +36,8 @@ class TestNeverFits:
         end = engine.ends["a"]
         assert end.reason is FinishReason.ERROR
         assert end.error is not None
-        assert (end.error.type, end.error.param) == ("invalid_request_error", param)
+        kind = "context_length_error" if prompt else "invalid_request_error"
+        assert (end.error.type, end.error.param) == (kind, param)
         for number in numbers:
             assert number in end.error.message
         assert engine.ends["b"].reason is FinishReason.LENGTH

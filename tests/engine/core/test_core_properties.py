@@ -188,7 +188,12 @@ class Traffic:
         }
         self.engine.core.change_knobs(changes, "test")
         self.engine.finish(max_steps=20_000)
-        allowed = ["invalid_request_error", "overloaded_error", "deadline_error"]
+        allowed = [
+            "invalid_request_error",
+            "context_length_error",
+            "overloaded_error",
+            "deadline_error",
+        ]
         for name, end in self.engine.ends.items():
             if end.reason is FinishReason.ERROR:
                 assert end.error is not None

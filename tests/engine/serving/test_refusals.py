@@ -21,8 +21,8 @@ class TestRefusals:
         [
             ("", {}, "invalid_request_error", "prompt"),
             ("1 two", {}, "invalid_request_error", "prompt"),
-            (" ".join(["1"] * 64), {}, "invalid_request_error", "prompt"),
-            ("1", {"max_tokens": 64}, "invalid_request_error", "max_tokens"),
+            (" ".join(["1"] * 64), {}, "context_length_error", "prompt"),
+            ("1", {"max_tokens": 64}, "context_length_error", "max_tokens"),
             ("1", {"temperature": -1}, "invalid_request_error", "temperature"),
             ("1", {"heat": 1}, "invalid_request_error", "heat"),
             ("1", {"stop_token_ids": [VOCAB]}, "invalid_request_error", "stop_token_ids"),

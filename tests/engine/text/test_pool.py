@@ -167,7 +167,7 @@ def test_a_prompt_that_crashes_its_process_is_not_tried_again(
     monkeypatch.setattr(
         EncoderProcess, "run", lambda process, job: tried.append(job) or run(process, job)
     )
-    with pytest.raises(EngineError, match=r"^the process that encodes prompts ended: SIGSEGV$"):
+    with pytest.raises(InvalidRequestError, match=r"broke down over it: SIGSEGV$"):
         pool.encode_text("crash", is_whole=True)
     assert len(tried) == 1
 
