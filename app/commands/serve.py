@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from app.gateway.gateways import Gateways
 from app.gateway.http.settings import HttpSettings
 from app.gateway.mqtt.gateway import MqttGateway
 from app.gateway.mqtt.transport.embedded import BrokerError, EmbeddedBroker
+from app.gateway.threaded import ThreadedGateway
 from app.process.exits import ExitCode
 from app.process.process import error_terminal
-from app.process.serving import serving
+from app.process.serving import loading, wait_until_loaded
 from app.settings.settings import Settings, SettingsError
 from app.system import systemd
 from app.system.engine_crash import check_engine
@@ -40,7 +41,7 @@ def run(settings: Settings) -> int:
         RuntimeError: a gateway or the engine crashed.
         KeyboardInterrupt, SystemExit: another signal came while it drained, and ended it at once.
     """
-    # What is wrong is told before a model is loaded.
+    # What is wrong is told before a model is loaded, a port that is taken too.
     if settings.mqtt.is_on:
         settings.mqtt.address()
     if not (settings.mqtt.is_on or settings.http.is_on):
@@ -50,27 +51,36 @@ def run(settings: Settings) -> int:
         )
     request = settings.load_request()
     log.info("loading %s", request.model)
-    with serving(request, error_terminal()) as client:
+
+    def load() -> None:
+        wait_until_loaded(client, error_terminal())
         if settings.pinned:
             client.pin("system", settings.pinned)
-        with gateways(settings, client) as running:
-            try:
-                systemd.notify("READY=1")
-                _watch(running, client)
-            except (KeyboardInterrupt, SystemExit):
-                log.info("draining; once more ends it at once")
-                return ExitCode.OK
-            finally:
-                systemd.notify("STOPPING=1")
+
+    with loading(request) as client, gateways(settings, client, load) as running:
+        try:
+            systemd.notify("READY=1")
+            _watch(running, client)
+        except (KeyboardInterrupt, SystemExit):
+            log.info("draining; once more ends it at once")
+            return ExitCode.OK
+        finally:
+            systemd.notify("STOPPING=1")
     return ExitCode.FAILED
 
 
 @contextmanager
-def gateways(settings: Settings, client: EngineClient) -> Iterator[Gateways]:
+def gateways(
+    settings: Settings, client: EngineClient, load: Callable[[], None] = lambda: None
+) -> Iterator[Gateways]:
     """Run the gateways that the settings ask for, until the end of the context.
 
     At its end they drain, both at once. An exception, such as that of a signal, ends them at once,
     also while they drain.
+
+    Args:
+        load: returns when the model is there. Meanwhile HTTP is served, so that `/health` says how
+            it stands; a node of MQTT would take the requests of its pool.
 
     Raises:
         AddressError: the broker's password cannot be read.
@@ -79,19 +89,23 @@ def gateways(settings: Settings, client: EngineClient) -> Iterator[Gateways]:
         StoreError: the store cannot be opened.
     """
     with ExitStack() as stack:
-        http = None
-        if settings.http.is_on:
-            from app.gateway.http.gateway import HttpGateway
-
-            http = HttpGateway(
-                client, settings.http, settings.store_file, sampling=settings.sampling
-            )
-            stack.callback(http.close)
-        mqtt = _mqtt_gateway(settings, client, stack) if settings.mqtt.is_on else None
-        running = [one for one in (http, mqtt) if one is not None]
-        for one in running:
-            one.start()
+        http = mqtt = None
+        running: list[ThreadedGateway] = []
+        if settings.mqtt.is_on and settings.mqtt.embedded_broker:
+            _start_broker(settings, stack)
         try:
+            if settings.http.is_on:
+                from app.gateway.http.gateway import HttpGateway
+
+                http = HttpGateway(
+                    client, settings.http, settings.store_file, sampling=settings.sampling
+                )
+                stack.callback(http.close)
+                _start(http, running)
+            load()
+            if settings.mqtt.is_on:
+                mqtt = _mqtt_gateway(settings, client)
+                _start(mqtt, running)
             _tell(settings, client, Gateways(mqtt=mqtt, http=http))
             yield Gateways(mqtt=mqtt, http=http)
             for one in running:
@@ -106,17 +120,24 @@ def gateways(settings: Settings, client: EngineClient) -> Iterator[Gateways]:
             raise
 
 
-def _mqtt_gateway(settings: Settings, client: EngineClient, stack: ExitStack) -> MqttGateway:
+def _start(gateway: ThreadedGateway, running: list[ThreadedGateway]) -> None:
+    gateway.start()
+    running.append(gateway)
+
+
+def _start_broker(settings: Settings, stack: ExitStack) -> None:
     address = settings.mqtt.address()
-    if settings.mqtt.embedded_broker:
-        try:
-            stack.enter_context(EmbeddedBroker(address.port, host=address.host))
-        except BrokerError as error:
-            raise SettingsError(f"embedded_broker: {error}") from None
+    try:
+        stack.enter_context(EmbeddedBroker(address.port, host=address.host))
+    except BrokerError as error:
+        raise SettingsError(f"embedded_broker: {error}") from None
+
+
+def _mqtt_gateway(settings: Settings, client: EngineClient) -> MqttGateway:
     return MqttGateway(
         client,
         settings.mqtt,
-        address,
+        settings.mqtt.address(),
         settings.store_file,
         sampling=settings.sampling,
         system=settings.system,

@@ -73,33 +73,50 @@ def check_model(request: LoadRequest) -> None:
 
 
 @contextmanager
-def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[EngineClient]:
-    """An engine that serves a model until the end of the context. Requests that run then are
-    aborted.
+def loading(request: LoadRequest) -> Iterator[EngineClient]:
+    """An engine that begins to load a model, and serves it until the end of the context. Requests
+    that run then are aborted.
+
+    Raises:
+        EngineCrashError: the engine crashed.
+    """
+    host = EngineHost(load_model)
+    try:
+        host.load(request)
+        yield host
+        check_engine(host)
+    finally:
+        host.shutdown()
+
+
+def wait_until_loaded(client: EngineClient, terminal: TextIO | None = None) -> None:
+    """Wait until an engine has loaded its model.
 
     Args:
         terminal: shows how far the loading is; None is nowhere.
 
     Raises:
         ModelLoadError: the model could not be loaded.
-        EngineCrashError: the engine crashed, while it loaded or later.
+        EngineCrashError: the engine crashed.
     """
-    host = EngineHost(load_model)
     try:
-        host.load(request)
-        try:
-            while (status := host.status()).phase is not EnginePhase.READY:
-                check_engine(host)
-                if status.phase is EnginePhase.FAILED:
-                    raise ModelLoadError(status.detail)
-                _show(terminal, _progress(status))
-                time.sleep(POLL_SECONDS)
-        finally:
-            _show(terminal, "")
-        yield host
-        check_engine(host)
+        while (status := client.status()).phase is not EnginePhase.READY:
+            check_engine(client)
+            if status.phase is EnginePhase.FAILED:
+                raise ModelLoadError(status.detail)
+            _show(terminal, _progress(status))
+            time.sleep(POLL_SECONDS)
     finally:
-        host.shutdown()
+        _show(terminal, "")
+
+
+@contextmanager
+def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[EngineClient]:
+    """As `loading`, once the model is there; arguments and errors are those of
+    `wait_until_loaded`, too."""
+    with loading(request) as client:
+        wait_until_loaded(client, terminal)
+        yield client
 
 
 def _show(terminal: TextIO | None, text: str) -> None:

@@ -41,7 +41,7 @@ def reply(submission):
     return call if "tools" in submission.sampling else "word " * 100
 
 @contextmanager
-def serving(request, terminal):
+def loading(request):
     knobs = Knobs(max_num_seqs=1, max_num_batched_tokens=64)
     engine = ScriptedEngine(reply, config=CONFIG, knobs=knobs)
     def drive():
@@ -50,7 +50,7 @@ def serving(request, terminal):
     threading.Thread(target=drive, daemon=True).start()
     yield engine
 
-serve.serving = serving
+serve.loading = loading
 """
 _PROGRAM = f"""
 from app.commands.cli import main

@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 
 from app.commands import serve
@@ -21,6 +23,7 @@ from app.gateway.gateways import Gateways
 from app.gateway.http.settings import HttpError, HttpSettings
 from app.gateway.mqtt.settings import MqttSettings
 from app.process.exits import ExitCode
+from app.process.serving import ModelLoadError
 from app.settings.settings import Settings, SettingsError
 from app.system.engine_crash import EngineCrashError
 from engine.api.client import LoadRequest
@@ -37,7 +40,7 @@ from app.commands.cli import main
 from tests.support.scripted_engine import ScriptedEngine
 
 @contextmanager
-def serving(request, terminal):
+def loading(request):
     engine = ScriptedEngine(lambda submission: "word " * 50)
     def drive():
         while True:
@@ -48,7 +51,7 @@ def serving(request, terminal):
     yield engine
     print("closed", file=sys.stderr)
 
-serve.serving = serving
+serve.loading = loading
 main()
 """
 NODE = "llm/v1/default/node/box"
@@ -243,7 +246,7 @@ made: list[FakeGateway] = []
 def fake(monkeypatch: pytest.MonkeyPatch, own_process: Path) -> Settings:
     made.clear()
     monkeypatch.setattr(serve, "MqttGateway", FakeGateway)
-    monkeypatch.setattr(serve, "serving", lambda *_: nullcontext(ScriptedEngine()))
+    monkeypatch.setattr(serve, "loading", lambda *_: nullcontext(ScriptedEngine()))
     return Settings(data_dir=own_process, mqtt=MqttSettings(url="mqtt://127.0.0.1:1"))
 
 
@@ -263,7 +266,7 @@ def test_the_first_line_tells_what_the_weights_were_quantized_to(
     engine.load(LoadRequest("builtin", quantize="int8"))
     engine.ready()
     caplog.set_level("INFO", "app.commands.serve")
-    monkeypatch.setattr(serve, "serving", lambda *_: nullcontext(engine))
+    monkeypatch.setattr(serve, "loading", lambda *_: nullcontext(engine))
     monkeypatch.setattr(FakeGateway, "failure", "another server took over")
     serve.run(fake)
     assert "serving builtin (int8, 98.9% equal best) on mqtt://127.0.0.1:1, " in caplog.text
@@ -273,7 +276,7 @@ def test_the_log_tells_once_what_is_off_the_fast_path(
     fake: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = ScriptedEngine(off_kernels="sin in Layer is not read")
-    monkeypatch.setattr(serve, "serving", lambda *_: nullcontext(engine))
+    monkeypatch.setattr(serve, "loading", lambda *_: nullcontext(engine))
     monkeypatch.setattr(FakeGateway, "failure", "another server took over")
     serve.run(fake)
     (told,) = [one for one in caplog.messages if "fast path" in one]
@@ -297,7 +300,7 @@ def test_an_engine_that_crashed_is_a_crash(
 ) -> None:
     """The gateway is well, and would go on telling the broker that this node is online."""
     engine = ScriptedEngine()
-    monkeypatch.setattr(serve, "serving", lambda *_: nullcontext(engine))
+    monkeypatch.setattr(serve, "loading", lambda *_: nullcontext(engine))
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "400000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
@@ -374,3 +377,54 @@ def test_http_is_served_beside_or_without_mqtt(
         assert running.http.wait_ended(0.0)
     with pytest.raises(HttpError, match="it cannot listen there"):
         serve.run(Settings(http=HttpSettings(listen="203.0.113.1:1")))
+
+
+def test_while_the_model_is_loaded_its_health_says_so(
+    fake: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    engine = ScriptedEngine(loaded=False)
+    engine.load(LoadRequest("scripted"))
+    port = free_port()
+    asked: list[int] = []
+
+    def wait(client: ScriptedEngine, _terminal: object) -> None:
+        for path in ("/health", "/v1/models", "/health"):
+            asked.append(httpx2.get(f"http://127.0.0.1:{port}{path}", trust_env=False).status_code)
+            if path != "/health":
+                assert made == []
+                assert f"serving scripted on http://127.0.0.1:{port}" not in caplog.text
+                client.ready()
+
+    monkeypatch.setattr(serve, "loading", lambda *_: nullcontext(engine))
+    monkeypatch.setattr(serve, "wait_until_loaded", wait)
+    monkeypatch.setattr(FakeGateway, "failure", "another server took over")
+    http = HttpSettings(listen=str(port))
+    assert serve.run(fake.model_copy(update={"http": http})) == ExitCode.FAILED
+    assert asked == [503, 200, 200]
+    assert made[0].calls == ["start", ("stop", None)]
+    assert f"on http://127.0.0.1:{port}" in caplog.text
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(
+    fake: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "wait_until_loaded", lambda *_: pytest.fail("it waited"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        http = HttpSettings(listen=str(taken.getsockname()[1]))
+        with pytest.raises(HttpError, match="it cannot listen there: Address already in use"):
+            serve.run(fake.model_copy(update={"http": http}))
+    assert made == []
+
+
+def test_a_model_that_cannot_be_loaded_ends_what_was_served_meanwhile(
+    fake: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: object) -> None:
+        raise ModelLoadError("no such model")
+
+    monkeypatch.setattr(serve, "wait_until_loaded", wait)
+    with pytest.raises(ModelLoadError):
+        serve.run(fake.model_copy(update={"http": HttpSettings(listen="0")}))
+    assert made == []
+    assert not any(thread.name == "http" for thread in threading.enumerate())

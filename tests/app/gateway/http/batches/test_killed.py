@@ -29,7 +29,7 @@ class Noting(ScriptedEngine):
         return super().submit(submission, wake)
 
 @contextmanager
-def serving(request, terminal):
+def loading(request):
     engine = Noting()
     def drive():
         while True:
@@ -38,7 +38,7 @@ def serving(request, terminal):
     threading.Thread(target=drive, daemon=True).start()
     yield engine
 
-serve.serving = serving
+serve.loading = loading
 main()
 """
 NAMES = [f"r{number}" for number in range(300)]
