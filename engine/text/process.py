@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "RUST_BACKTRACE": "0",
 }
+
+# Variables that hold secrets, by their names or as the password of an address. What runs in the
+# process is a model's own code, on text of strangers.
+_SECRET_NAME = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|API_?KEY|_KEY$")
+_SECRET_VALUE = re.compile("://[^/@]*@")
 
 
 class KilledError(EngineError):
@@ -90,7 +96,7 @@ class EncoderProcess:
             stdout=subprocess.PIPE,
             stderr=self._said,
             bufsize=0,
-            env=os.environ | _ENVIRONMENT,
+            env=without_secrets(os.environ) | _ENVIRONMENT,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -209,3 +215,12 @@ def early_process() -> Iterator[EncoderProcess | None]:
     finally:
         if not process.has_begun:
             process.close()
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without keys, tokens and passwords."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not (_SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value))
+    }

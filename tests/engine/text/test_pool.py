@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import threading
 import time
@@ -298,3 +299,30 @@ def test_a_real_template_or_tokenizer_at_its_worst(
         pool.encode(chat(content), None)
     assert pool.encode(chat("word"), None) == [0]
     pool.close()
+
+
+def test_a_process_that_encodes_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template or a tokenizer might get at them, and tell them in a prompt."""
+    secrets = {
+        "TUI_API_KEY": "hush",
+        "TUI_MQTT_PASSWORD": "hush",
+        "TUI_MQTT": "mqtts://batchdeck:hush@broker.example",
+        "HF_TOKEN": "hush",
+        "hf_token": "hush",
+        "HUGGING_FACE_HUB_TOKEN": "hush",
+        "AWS_SECRET_ACCESS_KEY": "hush",
+        "PIP_INDEX_URL": "https://me:hush@index.example/simple",
+        "SSH_AUTH_SOCK": "hush",
+    }
+    kept = {"TUI_MODEL": "builtin", "HTTP_PROXY": "http://proxy.example:3128", "LANG": "C.UTF-8"}
+    for name, value in (secrets | kept).items():
+        monkeypatch.setenv(name, value)
+    process = EncoderProcess()
+    try:
+        there = psutil.Process(process._process.pid).environ()
+    finally:
+        process.close()
+    assert "hush" not in "".join(there.values())
+    assert kept.items() <= there.items()
+    assert there["TOKENIZERS_PARALLELISM"] == "false"
+    assert {"PATH", "PYTHONPATH"} & os.environ.keys() <= there.keys()
