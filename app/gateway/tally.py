@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -10,7 +12,12 @@ from app.gateway.faults import Fault
 from app.gateway.view import BadMessage, Rejection
 from engine.api.telemetry import Distribution, Samples
 
+log = logging.getLogger(__name__)
+
 WINDOW = 60.0
+# Between two lines of the log about one source.
+SOURCE_SECONDS = 60.0
+_SOURCES_KEPT = 1000
 BAD_KEPT = 20
 EXCERPT_BYTES = 200
 # Characters kept of a topic: room for all levels of a request's topic. Any topic may have 65,535
@@ -37,6 +44,8 @@ class Tally:
         self._bad: deque[BadMessage] = deque(maxlen=BAD_KEPT)
         self._first_tokens = Samples()
         self._ends: deque[float] = deque(maxlen=64)
+        # When each source was logged last, and what of it was not since; the last one at the end.
+        self._sources: dict[str, tuple[float, int]] = {}
         self.accepted = 0
         self.finished = 0
         self.rejected_by_user: dict[str, int] = {}
@@ -55,6 +64,19 @@ class Tally:
         self.rejected_by_user[user] = count
         if len(self.rejected_by_user) > _USERS_KEPT:
             del self.rejected_by_user[next(iter(self.rejected_by_user))]
+
+    def denied(self, fault: Fault, address: str) -> None:
+        """A request was refused as no honest client's is: its key is wrong, or it is no HTTP. The
+        log has one line of a source in a minute."""
+        source, now = _source(address), self._clock()
+        logged_at, left_out = self._sources.pop(source, (-SOURCE_SECONDS, 0))
+        if now >= logged_at + SOURCE_SECONDS:
+            more = f"; and {left_out} times before, since its last line" if left_out else ""
+            log.warning("%s is refused: %s%s", source, fault.message, more)
+            logged_at, left_out = now, -1
+        self._sources[source] = logged_at, left_out + 1
+        if len(self._sources) > _SOURCES_KEPT:
+            del self._sources[next(iter(self._sources))]
 
     def bad(self, topic: str, payload: bytes, code: int, reason: str) -> None:
         """A message came that was no request, or one that cannot be read."""
@@ -83,3 +105,14 @@ class Tally:
     def first_tokens(self) -> Distribution:
         """Seconds from publish to first token, over the last minute."""
         return self._first_tokens.over(self._clock() - WINDOW)
+
+
+def _source(address: str) -> str:
+    """Who an address is of: in IPv6 one customer has 2**64 of them."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import sys
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -16,11 +20,69 @@ OURS = ("app", "engine", "widgets")
 FILE_BYTES = 1_000_000
 FILES_KEPT = 3
 LINES_KEPT = 500
+# Warnings and errors of one place in the code: so many at once, and then one in so many seconds.
+LINES_AT_ONCE = 30
+SECONDS_A_LINE = 10.0
 
 # Standard error tells the failures that these modules log anyway, as sentences.
 _TOLD_ANYWAY = ("engine.serving.host", "app.process.crash")
 
+_IS_LOGGED = "is_logged"
+
 _FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place in the code that logs.
+
+    Attributes:
+        room: for how many lines there is at `filled_at`.
+        left_out: lines since the last one that was let through.
+    """
+
+    room: float
+    filled_at: float
+    left_out: int = 0
+
+
+class Sparing(logging.Filter):
+    """Leaves out warnings and errors that one place in the code logs again and again, as clients
+    can make it do: they would push all else out of the file, and out of crash reports. The next
+    line that is let through says how many it were. All handlers of a log have one.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        known = record.__dict__
+        if _IS_LOGGED not in known:  # It passes once for each handler.
+            with self._lock:
+                known[_IS_LOGGED] = self._takes(record)
+        return bool(known[_IS_LOGGED])
+
+    def _takes(self, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        place = self._places.setdefault((record.name, record.lineno), _Place(LINES_AT_ONCE, now))
+        place.room = min(LINES_AT_ONCE, place.room + (now - place.filled_at) / SECONDS_A_LINE)
+        place.filled_at = now
+        if place.room < 1.0:
+            place.left_out += 1
+            return False
+        place.room -= 1.0
+        if place.left_out:
+            record.msg = f"{record.msg} (after {place.left_out} like it that are left out)"
+            place.left_out = 0
+        return True
 
 
 class RecentLines(logging.Handler):
@@ -82,13 +144,16 @@ def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
         )
     except OSError as error:
         trouble = f"no log is written: {file}: {error.strerror}"
+    sparing = Sparing()
     for handler in handlers:
+        handler.addFilter(sparing)
         handler.setFormatter(logging.Formatter(_FORMAT))
         root.addHandler(handler)
     if stderr:
         terminal = logging.StreamHandler(sys.stderr)
         terminal.setLevel((level or "warning").upper())
         terminal.setFormatter(HarmlessFormatter("tui: %(levelname)s: %(message)s"))
+        terminal.addFilter(sparing)
         terminal.addFilter(_is_for_person)
         root.addHandler(terminal)
     if trouble:

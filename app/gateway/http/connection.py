@@ -146,9 +146,11 @@ class Connections:
         text += " with a key"
         return Fault(503, text, reason="too many connections", retry_after_ms=1000)
 
-    def refused(self, fault: Fault) -> None:
+    def refused(self, one: Connection, fault: Fault) -> None:
         """A request was refused before any endpoint saw it."""
         self._tally.refused(fault, STRANGER)
+        if fault.code == 400:
+            self._tally.denied(fault, one.client[0] if one.client else "")
 
 
 class Connection(HttpToolsProtocol):
@@ -219,8 +221,8 @@ class Connection(HttpToolsProtocol):
                     head, self._declined = self._declined, b""
                     self.parser.feed_data(head)
         except httptools.HttpParserError:
-            fault = Fault(400, "it is no request of HTTP", reason="no HTTP")
-            self._connections.refused(fault)
+            fault = Fault(400, "what came is no request of HTTP", reason="no HTTP")
+            self._connections.refused(self, fault)
             self.send_400_response(fault.message)
 
     def on_message_begin(self) -> None:
@@ -268,7 +270,7 @@ class Connection(HttpToolsProtocol):
         elif not self.has_key and self.url.partition(b"?")[0].decode("latin-1") != _HEALTH:
             fault = self._connections.crowded()
         if fault is not None:
-            self._connections.refused(fault)
+            self._connections.refused(self, fault)
         return fault
 
     def _without_upgrade(self, method: bytes) -> bytes:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # The status of a fault for which HTTP has none: whoever asked did not cancel, but the operator.
 _STATUS = {499: 503}
+# A wrong key, and another page.
+_DENIED = (401, 403)
 
 
 class Endpoint(ABC):
@@ -88,6 +90,8 @@ class Endpoint(ABC):
 
     def _refuse(self, request: Request, fault: Fault) -> Response:
         self.service.tally.refused(fault, self.service.access.asker(request.headers))
+        if fault.code in _DENIED and request.client is not None:
+            self.service.tally.denied(fault, request.client.host)
         status, body = self.told(fault)
         response = refusal(fault, body)
         response.status_code = status

@@ -277,3 +277,19 @@ def test_who_asks_for_the_version_has_no_file_read(
     first = serving.http.get("/version").json()
     monkeypatch.setattr(metadata, "version", None)
     assert serving.http.get("/version").json() == first
+
+
+def test_who_guesses_keys_or_speaks_no_http_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    with http_serving(api_key="sesame") as serving:
+        for number in range(5):
+            headers = {"x-api-key": f"guess {number}"}
+            assert serving.http.get("/v1/models", headers=headers).status_code == 401
+        for _ in range(5):
+            with connect(serving) as line:
+                line.sendall(b"\x16\x03\x01\r\n\r\n")
+                assert answer(line)[0] == 400
+        rejected = {(one.code, one.reason): one.count for one in serving.gateway._tally.rejected}
+    assert rejected == {(401, "unknown key"): 5, (400, "no HTTP"): 5}
+    assert [one for one in caplog.messages if "guess" not in one] == [
+        "127.0.0.1 is refused: the API key is not known here"
+    ]
