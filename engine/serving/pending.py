@@ -3,103 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from engine.api.client import Submission
 from engine.api.errors import EngineError, ErrorInfo, InvalidRequestError, cause_of
 from engine.api.lifecycle import FinishReason
-from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
 from engine.batch.refusal import tell_refusal
-from engine.serving.loading import LoadedModel
 from engine.structure.grammar import Grammar
 from engine.text.encodings import Encoding
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What is made of a prompt before the engine has it.
-
-    Attributes:
-        token_ids: of the prompt.
-        begun: how many of them, at their end, are those of a reply to go on with.
-        grammar: what the reply is to follow; None if it is free.
-        key: marks contexts that begin with the prompt (`engine.text.arguments.context_key`).
-    """
-
-    token_ids: list[int]
-    begun: int
-    grammar: Grammar | None
-    key: str
-
-
-# What the replies to one request do not share.
-_OWN = frozenset(("seed", "prompt_logprobs"))
-
-
-class Common:
-    """What the replies to one request have in common: it is checked once, and encoded once, by the
-    first whose turn comes. A user's turns follow each other, so that no two encode it at once.
-
-    Args:
-        submission: of the first of the replies.
-        size: bytes of text that are encoded for them.
-    """
-
-    def __init__(
-        self, submission: Submission, model: LoadedModel, sampling: SamplingParams, size: int
-    ) -> None:
-        self.submission = submission
-        self.model = model
-        self.sampling = sampling
-        self.size = size
-        self._encoded: Encoded | BaseException | None = None
-
-    def is_of(self, other: Submission, model: LoadedModel) -> bool:
-        """Whether another reply differs from the first in no more than its seed, and in whether it
-        is told of the prompt.
-        """
-        own, stated, others = self.submission, self.submission.sampling, other.sampling
-        return (
-            self.model is model
-            and own.messages is other.messages
-            and own.prompt is other.prompt
-            and own.context is other.context
-            and own.begun == other.begun
-            and own.chat_defaults == other.chat_defaults
-            and all(stated.get(name) is others.get(name) for name in {*stated, *others} - _OWN)
-        )
-
-    def sampling_of(self, other: Submission, defaults: SamplingParams) -> SamplingParams:
-        """The parameters of another reply.
-
-        Raises:
-            InvalidRequestError: as `SamplingParams.of_sibling`.
-        """
-        own: dict[str, Any] = {
-            name: other.sampling.get(name, getattr(defaults, name)) for name in _OWN
-        }
-        return self.sampling.of_sibling(**own)
-
-    def encoded(self, encode: Callable[[], Encoded]) -> Encoded:
-        """What was made of the prompt, or is now; blocks.
-
-        Raises:
-            BaseException: as `encode` did the first time. A prompt that takes 10 s to be refused
-                would take that for each reply.
-        """
-        if self._encoded is None:
-            try:
-                self._encoded = encode()
-            except BaseException as error:  # a panic is no Exception
-                self._encoded = error
-        if isinstance(self._encoded, BaseException):
-            raise self._encoded
-        return self._encoded
 
 
 @dataclass(slots=True, eq=False)
@@ -108,12 +22,16 @@ class Pending:
 
     Attributes:
         arrival: monotonic seconds.
+        begun: how many of its token ids, at their end, are those of a reply to go on with.
+        grammar: what its reply is to follow, once its prompt is encoded; None if that is free.
         encoding: its place in the turns to be encoded; None until there is a model for it.
     """
 
     submission: Submission
     stream: RequestStream
     arrival: float
+    begun: int = 0
+    grammar: Grammar | None = None
     encoding: Encoding | None = None
 
     def refuse(self, error: BaseException) -> None:

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakValueDictionary
 
 from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
@@ -18,14 +17,13 @@ from engine.api.errors import EngineError, InvalidRequestError, UnavailableError
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
-from engine.api.tools import ToolUse, json_bytes
+from engine.api.tools import ToolUse
 from engine.batch.output import StopFound, TokenOutput
 from engine.serving.loading import LoadedModel
 from engine.serving.mail import Mail
-from engine.serving.pending import Common, Encoded, Pending
+from engine.serving.pending import Pending
 from engine.serving.prefixes import Prefixes
 from engine.serving.tokenizing import Tokenizing
-from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
 from engine.text.job import num_bytes, text_bytes
@@ -78,8 +76,6 @@ class Translator:
         self._untold: LoadRequest | None = None  # a wish that waits for what is being encoded
         self._pending: dict[str, Pending] = {}
         self._encoding: dict[str, Pending] = {}
-        # By the id of the first of the replies that share one, as long as one of them waits.
-        self._commons: WeakValueDictionary[str, Common] = WeakValueDictionary()
         self._encodings = Encodings()
         self._prefixes = Prefixes(self._encodings, self._post, forward)
         self._tokenizing = Tokenizing(self._encodings, self._post)
@@ -242,32 +238,37 @@ class Translator:
 
     def _encode(self, pending: Pending, model: LoadedModel) -> None:
         """Have a prompt encoded when it is its user's turn, or refuse it."""
-        submission = pending.submission
-        card = model.card
-        defaults = card.chat_sampling if submission.chat_defaults else card.sampling
+        submission, codec = pending.submission, model.codec
         try:
-            common = self._commons.get(submission.fork_of or "")
-            if common is not None and common.is_of(submission, model):
-                sampling, size = common.sampling_of(submission, defaults), 0
+            card = model.card
+            defaults = card.chat_sampling if submission.chat_defaults else card.sampling
+            sampling = defaults.override(submission.sampling)
+            codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
+            size, encode = 0, partial(_encode, pending, codec, sampling)
+            if isinstance(submission.prompt, tuple):
+                # Such a prompt takes its turn too: it may be a fork of one that came before it.
+                codec.check_token_ids(submission.prompt, "prompt")
             else:
-                common = _common(submission, model, defaults)
-                self._commons[submission.request_id] = common
-                sampling, size = common.sampling, common.size
+                texts = submission.messages
+                size = (
+                    num_bytes(texts) if submission.prompt is None else text_bytes(submission.prompt)
+                )
+                codec.check_size(size, model.config.max_model_len)
+            if sampling.structure is not None:
+                size += len(sampling.structure.source)
         except BaseException as error:
             pending.refuse(error)
             return
 
-        def done(result: Encoded | BaseException) -> None:
+        def done(result: list[int] | BaseException) -> None:
             self._post(partial(self._encoded, pending, sampling, result))
 
-        make = partial(_encode, submission, model.codec, sampling)
-        # That `common` lives as long as one of its replies waits is due to this.
-        pending.encoding = Encoding(partial(common.encoded, make), done)
+        pending.encoding = Encoding(encode, done)
         self._encoding[submission.request_id] = pending
         self._encodings.put(submission.origin.user, pending.encoding, size)
 
     def _encoded(
-        self, pending: Pending, sampling: SamplingParams, result: Encoded | BaseException
+        self, pending: Pending, sampling: SamplingParams, result: list[int] | BaseException
     ) -> None:
         name = pending.submission.request_id
         if self._encoding.get(name) is not pending or isinstance(result, ClosedError):
@@ -281,9 +282,9 @@ class Translator:
             pending.refuse(error)
         self._tell_wish()
 
-    def _admit(self, pending: Pending, sampling: SamplingParams, encoded: Encoded) -> None:
+    def _admit(self, pending: Pending, sampling: SamplingParams, token_ids: list[int]) -> None:
         assert self._processor is not None
-        submission, token_ids = pending.submission, encoded.token_ids
+        submission = pending.submission
         pending.stream.num_prompt_tokens = len(token_ids)
         stream, user = pending.stream, submission.origin.user
         num_messages = len(submission.messages) - (submission.begun is not None)
@@ -293,11 +294,10 @@ class Translator:
             num_messages,
             token_ids,
             user,
-            encoded.begun,
-            key=encoded.key,
+            pending.begun,
             repeats_begun=submission.repeats_begun,
         )
-        arrival, grammar = pending.arrival, encoded.grammar
+        arrival, grammar = pending.arrival, pending.grammar
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival, grammar))
 
     def _abort(self, request_id: str) -> None:
@@ -387,52 +387,24 @@ def _stop(found: StopFound, core: EngineCore) -> None:
     core.stop(found)
 
 
-def _common(submission: Submission, model: LoadedModel, defaults: SamplingParams) -> Common:
-    """What the replies to a request have in common, by the first of them.
-
-    Raises:
-        EngineError: it is refused, before anything is spent on encoding it.
-    """
-    codec, most = model.codec, model.config.max_model_len
-    sampling = defaults.override(submission.sampling)
-    codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
-    arguments, size = sampling.template_arguments, 0
-    if isinstance(submission.prompt, tuple):
-        # Such a prompt takes its turn too: it may be a fork of one that came before it.
-        codec.check_count(len(submission.prompt), most)
-        codec.check_token_ids(submission.prompt, "prompt")
-    elif submission.prompt is not None:
-        size = text_bytes(submission.prompt)
-        codec.check_size(size, most)
-    else:
-        size = num_bytes(submission.messages) + (json_bytes(arguments) if arguments else 0)
-        codec.check_size(size, most)
-    if sampling.structure is not None:
-        size += len(sampling.structure.source)
-    return Common(submission, model, sampling, size)
-
-
-def _encode(submission: Submission, codec: ChatCodec, sampling: SamplingParams) -> Encoded:
+def _encode(pending: Pending, codec: ChatCodec, sampling: SamplingParams) -> list[int]:
     """Make the token ids of a prompt, on a thread that may wait for them, and the grammar of its
     reply.
     """
-    arguments = sampling.template_arguments
-    token_ids, begun = _prompt(submission, codec, arguments)
-    grammar = None
+    token_ids = _prompt(pending, codec, sampling.template_arguments)
     if sampling.structure is not None:
-        grammar = codec.grammar(sampling.structure, token_ids, begun)
-    return Encoded(token_ids, begun, grammar, context_key(codec.model_key, arguments))
+        pending.grammar = codec.grammar(sampling.structure, token_ids, pending.begun)
+    return token_ids
 
 
-def _prompt(
-    submission: Submission, codec: ChatCodec, arguments: Mapping[str, object]
-) -> tuple[list[int], int]:
-    """Token ids, and how many of them, at their end, are those of a reply to go on with."""
+def _prompt(pending: Pending, codec: ChatCodec, arguments: Mapping[str, object]) -> list[int]:
+    submission = pending.submission
     if isinstance(submission.prompt, tuple):
-        return list(submission.prompt), 0
+        return list(submission.prompt)
     if submission.prompt is not None:
-        return codec.encode_text(submission.prompt, is_whole=True), 0
+        return codec.encode_text(submission.prompt, is_whole=True)
     messages, context = submission.messages, submission.context
     if submission.begun is None:
-        return codec.encode(messages, context, arguments), 0
-    return codec.go_on(messages, context, submission.begun, arguments)
+        return codec.encode(messages, context, arguments)
+    ids, pending.begun = codec.go_on(messages, context, submission.begun, arguments)
+    return ids

@@ -13,6 +13,7 @@ from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Usage
 from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
+from engine.text.arguments import context_key
 from engine.text.certain import CertainText, behind_skipped, beside_calls
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
@@ -237,7 +238,6 @@ class OutputProcessor:
         user: str = "",
         begun: int = 0,
         *,
-        key: str,
         repeats_begun: bool = True,
     ) -> None:
         """Expect outputs for a stream.
@@ -249,7 +249,6 @@ class OutputProcessor:
             prompt: its token ids.
             user: whose it is.
             begun: how many of them, at their end, are those of a reply to go on with.
-            key: marks the contexts that it continues (`engine.text.arguments.context_key`).
             repeats_begun: whether the stream is given its text at once, or never.
         """
         start = len(prompt) - begun
@@ -264,7 +263,7 @@ class OutputProcessor:
             num_messages,
             self._codec.detokenizer(),
             StopMatcher(sampling.stop + turns, sampling.min_tokens),
-            key,
+            context_key(self._codec.model_key, sampling.template_arguments),
             self._codec.parts(prompt[:start], is_chat=num_messages > 0),
             self._codec.certain_text(sampling.tools) if sampling.tools else None,
             first=prompt[0] if sampling.prompt_logprobs is not None and prompt else None,
