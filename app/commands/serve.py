@@ -164,8 +164,7 @@ def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
 
 
 def _warn_of(settings: HttpSettings, url: str) -> None:
-    is_open = settings.api_key is None and not settings.keys
-    if is_open and not settings.address.is_loopback:
+    if not settings.has_keys and not settings.address.is_loopback:
         log.warning(
             "anybody who reaches %s may ask; --api-key or [http.keys] let in those who have a key",
             url,

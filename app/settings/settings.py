@@ -146,6 +146,18 @@ class Settings(BaseModel):
         wanted = self.pin_system and self.system
         return (ChatMessage("system", self.system),) if wanted else ()
 
+    @property
+    def first_knobs(self) -> dict[str, Any]:
+        """The values at which knobs start: those that are stated, and where there are keys the
+        order in which their holders share the engine. It looks at no priority: where a user may
+        have one, it stays as it is."""
+        http, mqtt = self.http, self.mqtt
+        quotas = (http.quota, *http.keys.values(), mqtt.quota, *mqtt.users.values())
+        has_priorities = any(quota.max_priority > 0 for quota in quotas)
+        if has_priorities or not (http.is_on and http.has_keys):
+            return self.knobs
+        return {"order": "fair", **self.knobs}
+
     def load_request(self) -> LoadRequest:
         """The part that says which model to load and how."""
         return LoadRequest(
@@ -161,7 +173,7 @@ class Settings(BaseModel):
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
-            knobs=self.knobs,
+            knobs=self.first_knobs,
         )
 
 

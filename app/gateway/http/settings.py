@@ -168,6 +168,11 @@ class HttpSettings(BaseModel):
         return self.listen is not None
 
     @property
+    def has_keys(self) -> bool:
+        """Whether a key is needed."""
+        return self.api_key is not None or bool(self.keys)
+
+    @property
     def address(self) -> Address:
         """Where it listens, if it `is_on`."""
         assert self.listen is not None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -263,3 +264,25 @@ def test_each_flag_of_a_group_of_settings_is_a_setting(group: type) -> None:
     names = stated(group())
     assert names
     assert set(names) <= {*NAMES, *SAMPLING_NAMES, *MQTT_NAMES, "policy"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "order"),
+    [
+        ({"http": {"listen": "1"}}, None),
+        ({"http": {"listen": "1", "api_key": "k"}}, "fair"),
+        ({"http": {"listen": "1", "keys": {"a": {"key": "k"}}}}, "fair"),
+        ({"http": {"keys": {"a": {"key": "k"}}}}, None),
+        ({"http": {"listen": "1", "api_key": "k"}, "knobs": {"order": "fcfs"}}, "fcfs"),
+        ({"http": {"listen": "1", "keys": {"a": {"key": "k", "max_priority": 1}}}}, None),
+        (
+            {
+                "http": {"listen": "1", "api_key": "k"},
+                "mqtt": {"users": {"a": {"max_priority": 1}}},
+            },
+            None,
+        ),
+    ],
+)
+def test_those_who_have_keys_share_the_engine(stated: dict[str, Any], order: str | None) -> None:
+    assert Settings(**stated).load_request().knobs.get("order") == order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import shutil
@@ -17,7 +18,11 @@ from typing import Any
 import pytest
 
 from app.gateway.http import connection, gateway
+from app.gateway.http.access import Access
+from app.gateway.http.connection import Connections
+from app.gateway.tally import Tally
 from app.system import descriptors
+from tests.support.clock import VirtualClock
 from tests.support.http_serving import TIMEOUT, HttpServing, http_serving
 
 PATH = "/v1/chat/completions"
@@ -293,3 +298,32 @@ def test_who_guesses_keys_or_speaks_no_http_has_a_line(caplog: pytest.LogCapture
     assert [one for one in caplog.messages if "guess" not in one] == [
         "127.0.0.1 is refused: the API key is not known here"
     ]
+
+
+async def test_requests_take_turns_and_what_was_broken_off_costs_none() -> None:
+    connections = Connections(Access({}), Tally(VirtualClock()), 16)
+    started: list[str] = []
+
+    def request(who: str, is_wanted: bool = True) -> None:
+        def start() -> bool:
+            if is_wanted:
+                started.append(who)
+            return is_wanted
+
+        connections.begin(who, start)
+
+    for _ in range(3):
+        request("a")
+    for _ in range(1000):
+        request("b", is_wanted=False)
+    request("b")
+    request("c")
+    await asyncio.sleep(0.0)
+    assert started == ["a"], "one in a turn of the loop"
+    request("d")
+    for _ in range(10):
+        await asyncio.sleep(0.0)
+    assert started == ["a", "b", "c", "a", "d", "a"]
+    request("a")
+    await asyncio.sleep(0.0)
+    assert started[-1] == "a"
