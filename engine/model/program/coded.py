@@ -89,16 +89,15 @@ class _Place:
         """Which of its N rows a weight [..., n, k] consists of, [n]; None if it is no such rows."""
         *batch, step, unit = weight.stride()
         *own_batch, own_step, own_unit = self.strides
-        first = int(weight.storage_offset()) - self.begin
-        offsets = first + torch.arange(weight.shape[-2]) * step
+        first, count = int(weight.storage_offset()) - self.begin, weight.shape[-2]
         fits = (
             weight.shape[-1:] == self.shape[-1:]
             and weight.shape[:-2] == self.shape[:-2]
             and (unit, batch) == (own_unit, own_batch)
-            and not bool((offsets % own_step).any())
+            and first % own_step == step % own_step == 0
+            and (first + (count - 1) * step) // own_step < self.shape[-2]
         )
-        rows = offsets // own_step
-        return rows if fits and int(rows.max()) < self.shape[-2] else None
+        return first // own_step + torch.arange(count) * (step // own_step) if fits else None
 
 
 @dataclass(frozen=True, slots=True)
