@@ -150,7 +150,8 @@ class EncoderPool:
         Raises:
             ModelError: the tokenizer, or its first use, failed or did not come to an end.
         """
-        process = self._take()
+        # A second one would only take the first one's core meanwhile, 1.4 s of a loading.
+        process = self._take(most=1)
         try:
             process.ready()
             self._was_ready = True
@@ -192,7 +193,7 @@ class EncoderPool:
         finally:
             self._give_back(process)
 
-    def _take(self) -> EncoderProcess:
+    def _take(self, most: int = NUM_PROCESSES) -> EncoderProcess:
         has_waited = False
         with self._changed:
             while not self._is_closed:
@@ -204,7 +205,7 @@ class EncoderPool:
                         continue
                     self._busy.add(process)
                     return process
-                if len(self._busy) >= NUM_PROCESSES:
+                if len(self._busy) >= most:
                     self._changed.wait()
                     continue
                 if self._busy and not has_waited:

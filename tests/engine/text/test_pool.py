@@ -221,6 +221,22 @@ def test_while_one_is_stuck_another_serves(pool: EncoderPool) -> None:
         stuck.encode(chat("late"), None)
 
 
+def test_a_loading_waits_for_its_process_and_starts_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.text.pool.PATIENCE_SECONDS", 0.0)
+    loading = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
+    first = loading._take()  # as a thread does that asks it while weights are read
+    threads = [threading.Thread(target=loading.ready) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    loading._give_back(first)
+    for thread in threads:
+        thread.join(60)
+    assert loading._idle == [first]
+    loading.close()
+
+
 def test_it_ends_with_the_program() -> None:
     other = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
     other.ready()
