@@ -139,7 +139,10 @@ def _load_entry(
             forward, envelope = preparation.load(encoder, progress)
             runner, envelope = preparation.start(forward, envelope, progress)
     mark_used(entry)
-    return preparation.describe(envelope, forward, runner, encoder, grammars.result())
+    model = preparation.describe(envelope, forward, runner, encoder, grammars.result())
+    # The interpreter waits for this thread at its end, since llguidance cannot be left half-way.
+    threading.Thread(target=grammars.result().prepare, name="engine-grammars").start()
+    return model
 
 
 def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:
@@ -318,12 +321,9 @@ class _Preparation:
         return encoding(self._tokenizer, self._key, first=process)
 
     def make_grammars(self, encoder: EncoderPool) -> Grammars:
-        """What compiles structures, ready for the first one: 0.2 to 1.4 s, beside the weights."""
+        """What compiles structures. It waits for the process that encodes."""
         ends = self._ends | _turn_ends(encoder, self._entry.name)
-        size = self.traced.shape.vocab_size
-        grammars = Grammars(encoder, self._vocabulary.special, ends, size)
-        grammars.prepare()
-        return grammars
+        return Grammars(encoder, self._vocabulary.special, ends, self.traced.shape.vocab_size)
 
     def load(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
         """Read the weights and test the model. If a layer makes something else of its latents than
