@@ -300,13 +300,15 @@ def make_forward(
     if backend == "triton":
         return _on_gpu(model, config, shape, apart)
     try:
-        return make_program(model, config, shape, states, coded, apart)
+        return make_program(model, config, shape, states, coded, apart, expansions)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error
         )
         _be_plain(model, config, coded)
-        return ModuleForward(model, CpuAttention(), shape, states, off_kernels=str(error))
+        return ModuleForward(
+            model, CpuAttention(), shape, states, expansions, off_kernels=str(error)
+        )
 
 
 def _why_modules(
@@ -317,7 +319,7 @@ def _why_modules(
         ours = TritonAttention if torch.device(config.device).type == "cuda" else CpuAttention
         reasons = map(ours.why_not, cache_shapes(config, shape))
         return next(filter(None, reasons), "torch was asked for")
-    if shape.has_latents:
+    if shape.has_latents and (backend == "triton" or states is not None):
         return "no kernel of ours expands the latents that it stores"
     if backend == "triton" and states is not None:
         return "no kernel of ours for a GPU keeps states"

@@ -10,6 +10,7 @@ from engine.model.program.by_torch import compute
 from engine.model.program.capture import Capture
 from engine.model.program.graph import (
     Attend,
+    Beside,
     ByTorch,
     Convolve,
     Elementwise,
@@ -22,6 +23,7 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    PerHead,
     Recur,
     Rotation,
     View,
@@ -55,15 +57,19 @@ def _result(
     match operation:
         case Embed(table=table, positions=positions):
             return table[recorded.position_ids if positions else recorded.input_ids].double()
-        case Norm() | Linear() | Gated() | Elementwise() | Experts():
+        case Norm() | Linear() | Gated() | Elementwise() | Experts() | PerHead() | Beside():
             return compute(operation, of)
         case Attend():
             positions = recorded.position_ids
-            if operation.key is not None and operation.value is not None:
+            if operation.key is not None:
                 rotated = _heads(
                     of(operation.key), operation.kv_heads, operation.key_rotation, positions
                 )
-                stored[operation.layer] = rotated, _heads(of(operation.value), operation.kv_heads)
+                if operation.value is None:  # it is in the key
+                    values_of = rotated[..., : operation.out.width // operation.heads]
+                else:
+                    values_of = _heads(of(operation.value), operation.kv_heads)
+                stored[operation.layer] = rotated, values_of
             return _attention(operation, of(operation.query), *stored[operation.layer], positions)
         case Convolve(x=x, weight=weight, bias=bias, activation=activation):
             return ACTIVATIONS[activation](convolve(of(x), weight, bias))
@@ -85,7 +91,7 @@ def _heads(
     split = x.unflatten(1, (count, -1))
     if rotation is not None:
         cos, sin = (table[positions].double() for table in (rotation.cos, rotation.sin))
-        split = rotate(split, cos, sin, rotation.interleaved)
+        split = rotate(split, cos, sin, rotation.interleaved, rotation.begin)
     return split.transpose(0, 1)
 
 

@@ -167,6 +167,30 @@ LATENT: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 32,
         "mlp_layer_types": ["dense", "sparse", "sparse"],
     },
+    # Queries without latents, and rotations by complex numbers.
+    "deepseek_v2": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+    },
+    # Rotations by halves.
+    "minicpm3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+    },
 }
 """Architectures whose cache is latents, of which keys and values of heads are made."""
 

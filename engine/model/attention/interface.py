@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
@@ -139,7 +138,7 @@ def paged_attention(
     queries = query[0].transpose(0, 1)
     if expansion is not None:
         assert handed is not None
-        latents = torch.cat((handed.key, handed.value), dim=-1)[0].transpose(0, 1)
+        latents = expansion.join(handed.key, handed.value)
         context.storage.write(layer, context.slots, latents, latents)
         attended = context.backend.attend(expansion.absorb(queries), layer, context, params)
         return expansion.release(attended).unsqueeze(0), None

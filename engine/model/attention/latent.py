@@ -25,6 +25,10 @@ class Expansion:
     keys: Tensor
     values: Tensor
 
+    def join(self, content: Tensor, position: Tensor) -> Tensor:
+        """The latents of a step, [T, 1, C + R], of their parts, [1, 1, T, C] and [1, 1, T, R]."""
+        return torch.cat((content, position), dim=-1)[0].transpose(0, 1)
+
     def absorb(self, query: Tensor) -> Tensor:
         """The queries of a step, [T, H, head_dim], as they attend to latents, [T, H, C + R]."""
         content, position = query.tensor_split([self.keys.shape[1]], dim=2)

@@ -14,6 +14,7 @@ from engine.model.program.graph import (
     Graph,
     Linear,
     Operation,
+    PerHead,
     Value,
     View,
     definition,
@@ -64,6 +65,8 @@ class Buffers:
                 self._logits |= {id(view.value) for view in reads(one)}
         # So do experts want the logits of their router.
         self._logits |= {id(x.logits.value) for x in definitions if isinstance(x, Experts)}
+        # A product of the columns of the last head reads a whole multiple of them, too.
+        self._by_heads = {id(one.x.value) for one in definitions if isinstance(one, PerHead)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
             for value in (operation.out, *(one.value for one in self._reads(operation))):
@@ -131,7 +134,8 @@ class Buffers:
     def _kind(self, value: Value) -> _Kind:
         if id(value) in self._logits:
             return value.per_sample, value.width, torch.float32
-        return value.per_sample, -(-value.width // self._multiple) * self._multiple, self._dtype
+        width = value.width + (self._multiple if id(value) in self._by_heads else 0)
+        return value.per_sample, -(-width // self._multiple) * self._multiple, self._dtype
 
     def _make(self, value: Value) -> int:
         per_sample, width, dtype = self._kind(value)

@@ -17,6 +17,7 @@ from engine.model.program.buffers import Buffers
 from engine.model.program.coded import Coded
 from engine.model.program.graph import (
     Attend,
+    Beside,
     ByTorch,
     Convolve,
     Elementwise,
@@ -29,6 +30,7 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    PerHead,
     Recur,
     Value,
     View,
@@ -107,7 +109,8 @@ def attach(program: Any, pool: Pool) -> None:
     for layer, (number, place) in enumerate(pool.places):
         part = pool.parts[number]
         shape = part.shape
-        program.cache(layer, part.keys[place], part.values[place], shape.head_dim, shape.value_dim)
+        values = part.values[place] if part.values else None
+        program.cache(layer, part.keys[place], values, shape.head_dim, shape.value_dim)
 
 
 class _Builder:
@@ -197,6 +200,8 @@ class _Builder:
                 up, down = self._packer.experts(operation)
                 self._experts[id(operation)] = self._make_experts(operation, shape, up, down)
                 return up, down
+            case PerHead():
+                return self._packer.per_head(operation)
             case _:
                 return ()
 
@@ -287,10 +292,42 @@ class _Builder:
                 self._emit_recurrence(operation, out)
             case Experts(x=x, logits=logits):
                 program.experts(out, view(x), view(logits), self._experts[id(operation)])
+            case PerHead(x=x):
+                self._emit_heads(operation, out, products)
+            case Beside(x=x, y=y):
+                program.elementwise((out[0], out[1], x.columns), view(x), "none", None, "none", 1.0)
+                behind = out[0], out[1] + x.columns, y.columns
+                program.elementwise(behind, view(y), "none", None, "none", 1.0)
             case Gather(x=x):
                 program.gather(out, view(x))
             case Opaque() | ByTorch():
                 pass
+
+    def _emit_heads(
+        self, operation: PerHead, out: NativeView, products: tuple[Product, ...]
+    ) -> None:
+        program, stay = self._program, operation.stay
+        buffer, column, columns = self._buffers.place(operation.x)
+        each = columns // operation.heads
+        for head, product in enumerate(products):
+            first = column + head * each
+            program.linear(
+                _part(out, product),
+                (buffer, first, each - stay),
+                product.weight,
+                product.columns,
+                each - stay,
+                None,
+                False,
+                "none",
+                None,
+                1.0,
+                None,
+            )
+            if stay:
+                to = out[0], out[1] + product.column + product.columns, stay
+                given = buffer, first + each - stay, stay
+                program.elementwise(to, given, "none", None, "none", 1.0)
 
     def _emit_attention(self, operation: Attend, out: NativeView) -> None:
         program, view = self._program, self._buffers.place
@@ -303,7 +340,9 @@ class _Builder:
             (key, operation.kv_heads, operation.key_rotation),
         ):
             if part is not None and rotation is not None:
-                program.rotate(part, heads, rotation.cos, rotation.sin, rotation.interleaved)
+                program.rotate(
+                    part, heads, rotation.cos, rotation.sin, rotation.interleaved, rotation.begin
+                )
         if key is not None:
             program.store(operation.layer, key, value)
         params = operation.params

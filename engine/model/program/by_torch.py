@@ -25,6 +25,7 @@ from engine.model.program.coded import Coded
 from engine.model.program.experts import compute_expert
 from engine.model.program.graph import (
     Attend,
+    Beside,
     ByTorch,
     Convolve,
     Elementwise,
@@ -38,6 +39,7 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    PerHead,
     Recur,
     Rotation,
     View,
@@ -50,7 +52,7 @@ from engine.model.program.verify import MismatchError, Wrong, kind_of
 from engine.model.program.weights import Weight, address_of, dense, floats, matrix_of
 from engine.model.state.slots import StateSlots
 
-RowWise = Norm | Linear | Gated | Elementwise | Experts
+RowWise = Norm | Linear | Gated | Elementwise | Experts | PerHead | Beside
 
 
 def set_apart(graph: Graph, wrong: Iterable[Wrong]) -> Graph:
@@ -156,6 +158,13 @@ def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
             return alpha * function(given) * other
         case Experts():
             return _experts(operation, of(operation.x), of(operation.logits))
+        case PerHead(x=x, weight=weight):
+            each = of(x).reshape(-1, operation.heads, x.columns // operation.heads)
+            given, stay = each.tensor_split([weight.shape[2]], dim=2)
+            made = torch.einsum("thi,hoi->tho", given, weight.to(given.dtype))
+            return torch.cat((made, stay), dim=2).flatten(1)
+        case Beside(x=x, y=y):
+            return torch.cat((of(x), of(y)), dim=1)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -258,10 +267,11 @@ class Between:
         positions = torch.from_numpy(step.position_ids)
         number, place = self._places[operation.layer]
         context = self._context(number, step)
-        if operation.key is not None and operation.value is not None:
+        if operation.key is not None:
             key = _heads(of(operation.key), operation.kv_heads, operation.key_rotation, positions)
-            value = _heads(of(operation.value), operation.kv_heads)
-            context.storage.write(place, context.slots, key, value)
+            value = operation.value
+            values = key if value is None else _heads(of(value), operation.kv_heads)
+            context.storage.write(place, context.slots, key, values)
         query = _heads(of(operation.query), operation.heads, operation.query_rotation, positions)
         return self._attention.attend(query, place, context, operation.params).flatten(1)
 
@@ -374,6 +384,10 @@ def _heads(
     if rotation is None:
         return split
     turned = rotate(
-        _wide(split), rotation.cos[positions], rotation.sin[positions], rotation.interleaved
+        _wide(split),
+        rotation.cos[positions],
+        rotation.sin[positions],
+        rotation.interleaved,
+        rotation.begin,
     )
     return turned.to(x.dtype)

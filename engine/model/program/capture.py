@@ -21,12 +21,16 @@ from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.cache.storage import KVStorage, cache_shapes, places
 from engine.model.attention.base import AttentionBackend, StepContext
-from engine.model.attention.interface import ATTENTION_NAME, computing_step
+from engine.model.attention.interface import ATTENTION_NAME, Expansions, computing_step
+from engine.model.attention.latent import Expansion
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.program.layout import by_token
 from engine.model.program.writes import Change, Writes
+from engine.model.state.cache import StateCache
 from engine.model.state.modules import StateModules
+from engine.model.state.probe import cache_argument
+from engine.model.state.slots import StateSlots
 
 # Tokens of the recorded pass, and how many of them sample. No width of a model should equal these
 # by chance, because axes are told apart by size.
@@ -121,6 +125,7 @@ def capture(
     opaque: AbstractSet[type[nn.Module]],
     max_positions: int,
     states: StateModules | None = None,
+    expansions: Expansions | None = None,
 ) -> Capture:
     """Run a pass and record it.
 
@@ -129,6 +134,8 @@ def capture(
         max_positions: how many positions are served, at least `NUM_TOKENS`.
         states: the modules that keep states, if there are any. They are handed none: what they
             compute over a whole sequence is what is recorded.
+        expansions: those of the layers that store latents, by their numbers. What they compute is
+            recorded as calls of a kernel.
     """
     tokens = torch.arange(NUM_TOKENS, device=model.device)
     inputs = recorded_inputs(shape.vocab_size, max_positions)
@@ -162,12 +169,18 @@ def capture(
         for attention in attentions
     ]
     model.set_attn_implementation(ATTENTION_NAME)
-    with computing_step(*contexts, places=turns), recorder.watching(model), recorder:
+    expansions = expansions or {}
+    # Latents are known from what the cache is handed.
+    cache = {cache_argument(model): StateCache(StateSlots(0))} if expansions else {}
+    watched = {layer: _RecordedExpansion(one, recorder) for layer, one in expansions.items()}
+    step = computing_step(*contexts, places=turns, expansions=cast(Expansions, watched))
+    with step, recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
             use_cache=False,
             logits_to_keep=last_tokens,
+            **cache,
         )
     return Capture(input_ids, position_ids, last_tokens, recorder.calls, output.logits)
 
@@ -333,10 +346,35 @@ class _RecordedAttention:
             block_tables=context.block_tables,
         )
         with self.recorder.silence():
-            output = self.reference.attend(query, self.places[layer][1], inner, params)
+            # Where values are in the keys, more may lie between those of two heads.
+            output = self.reference.attend(query, self.places[layer][1], inner, params).contiguous()
         call = AttentionCall(layer, query, key, value, params)
         self.recorder.record(call, (), {}, output)
         self.turns.count += 1
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedExpansion:
+    """An expansion each of whose uses is recorded as a call of a kernel."""
+
+    expansion: Expansion
+    recorder: _Recorder
+
+    def join(self, content: Tensor, position: Tensor) -> Tensor:
+        return self._recorded("join", content, position)
+
+    def absorb(self, query: Tensor) -> Tensor:
+        return self._recorded("absorb", query)
+
+    def release(self, attended: Tensor) -> Tensor:
+        return self._recorded("release", attended)
+
+    def _recorded(self, name: str, *given: Tensor) -> Tensor:
+        with self.recorder.silence():
+            output: Tensor = getattr(self.expansion, name)(*given).contiguous()
+        call = KernelCall(name, {"expansion": self.expansion, "given": given})
+        self.recorder.record(call, given, {}, output)
         return output
 
 

@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from engine.batch.shape import ModelShape
+from engine.model.attention.interface import Expansions
 from engine.model.compact import CompactWeights
 from engine.model.program.capture import AttentionCall, Capture, capture
 from engine.model.program.experts import holds_experts
@@ -23,6 +24,7 @@ def find_graph(
     *,
     with_experts: bool = True,
     compact: CompactWeights | None = None,
+    expansions: Expansions | None = None,
 ) -> tuple[Graph, Capture]:
     """What a model computes, and the pass that was recorded to find out.
 
@@ -34,6 +36,7 @@ def find_graph(
         states: the modules that keep states, if there are any.
         with_experts: whether experts can be operations; else the modules around them stay.
         compact: the model's parameters that hold numbers only while they are used, if any do.
+        expansions: those of the layers that store latents, by their numbers.
 
     Raises:
         UnreadableError: something cannot be read and lies in no such module.
@@ -41,7 +44,8 @@ def find_graph(
     opaque: tuple[type[nn.Module], ...] = ()
     experts = {type(module) for module in model.modules() if holds_experts(module)}
     while True:
-        recorded = capture(model, shape, experts.union(opaque), max_positions, states)
+        modules = experts.union(opaque)
+        recorded = capture(model, shape, modules, max_positions, states, expansions)
         try:
             graph = read(recorded, frozenset(opaque), max_positions, with_experts, compact)
             return graph, recorded

@@ -20,6 +20,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
 from engine.model.attention.base import IntArray
 from engine.model.attention.cpu_backend import CpuAttention
+from engine.model.attention.interface import Expansions
 from engine.model.batch import PackedStep
 from engine.model.program.build import Built, Pool, attach, build
 from engine.model.program.by_torch import Between, set_apart, unpack, weights_kept
@@ -211,6 +212,7 @@ def make_program(
     states: StateModules | None = None,
     coded: Coded | None = None,
     apart: Sequence[Wrong] = (),
+    expansions: Expansions | None = None,
 ) -> ProgramForward:
     """Turn a model into a program.
 
@@ -219,6 +221,7 @@ def make_program(
         coded: which of its parameters are quantized, if any.
         apart: the operations that torch is to compute by their definitions, because their kernels
             were found wrong when the same model was tried.
+        expansions: those of the layers that store latents, by their numbers.
 
     Raises:
         UnreadableError: the model cannot be read; it is as it was.
@@ -227,7 +230,9 @@ def make_program(
     """
     compact = None if coded is None else coded.compact
     positions = max(config.max_model_len, NUM_TOKENS)
-    graph, recorded = find_graph(model, shape, positions, states, compact=compact)
+    graph, recorded = find_graph(
+        model, shape, positions, states, compact=compact, expansions=expansions
+    )
     graph = fuse(graph)
     saved = None if compact is None or states is not None else save_graph(graph, compact)
     modules = [one.module for one in graph.operations if isinstance(one, Opaque)]

@@ -149,11 +149,13 @@ class Rotation:
     Attributes:
         cos, sin: [positions, half] float32.
         interleaved: whether columns (2 i, 2 i + 1) make a pair, and not (i, i + half).
+        begin: of the columns of a head, the first that is rotated.
     """
 
     cos: Tensor
     sin: Tensor
     interleaved: bool
+    begin: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -163,7 +165,8 @@ class Attend:
     Attributes:
         layer: whose keys and values it attends to.
         key, value: what it stores there; None if an earlier operation has done so, whose layer
-            this one shares (cross-layer attention, arXiv 2405.12981).
+            this one shares (cross-layer attention, arXiv 2405.12981). There is no value where it is
+            the beginning of the key (`engine.model.attention.latent`).
         rotated: [tokens, columns] each, what the recorded pass had after the rotation for query,
             and for key if it stores one.
         params: of the layer; sinks are in float32.
@@ -242,6 +245,38 @@ class Experts:
 
 
 @dataclass(eq=False, slots=True)
+class PerHead:
+    """The product of the first columns of each head with a matrix of the head's own. The other
+    columns of a head stay, behind the result.
+
+    Attributes:
+        weight: [heads, out columns, x columns].
+    """
+
+    out: Value
+    x: View
+    weight: Tensor
+
+    @property
+    def heads(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def stay(self) -> int:
+        """Columns of each head that stay."""
+        return self.x.columns // self.heads - self.weight.shape[2]
+
+
+@dataclass(eq=False, slots=True)
+class Beside:
+    """The columns of x, and those of y behind them."""
+
+    out: Value
+    x: View
+    y: View
+
+
+@dataclass(eq=False, slots=True)
 class Gather:
     """Takes the rows that sample."""
 
@@ -293,7 +328,18 @@ class ByTorch:
 
 # What kernels of ours compute.
 Kerneled = (
-    Embed | Norm | Linear | Gated | Elementwise | Attend | Convolve | Recur | Experts | Gather
+    Embed
+    | Norm
+    | Linear
+    | Gated
+    | Elementwise
+    | Attend
+    | Convolve
+    | Recur
+    | Experts
+    | PerHead
+    | Beside
+    | Gather
 )
 Operation = Kerneled | Opaque | ByTorch
 
@@ -338,7 +384,7 @@ def reads(operation: Operation) -> list[View]:
             return [x] if residual is None else [x, residual]
         case Experts(x=x, logits=logits):
             return [x, logits]
-        case Elementwise(x=x, y=View() as y):
+        case Elementwise(x=x, y=View() as y) | Beside(x=x, y=y):
             return [x, y]
         case ByTorch(operation=inner):
             return reads(inner)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded, Scales, StoredRows
-from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation
+from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation, PerHead
 from engine.model.program.originals import Originals
 from engine.model.program.weights import Rows, Weight, dense, floats, matrix_of
 
@@ -115,6 +115,19 @@ class Packer:
         (up, up_how), (low, low_how) = packed
         width = operation.out.width
         return Product(up, biases[0], up_how, 0, width), Product(low, biases[1], low_how, 0, width)
+
+    def per_head(self, operation: PerHead) -> tuple[Product, ...]:
+        """A product for each head, which itself has no weight from now on."""
+        heads, columns, width = operation.weight.shape
+        size = self._native.packed_size(columns, width)
+        packed = self._arena.take(heads * size, self._dtype).chunk(heads)
+        for one, matrix in zip(packed, operation.weight, strict=True):
+            self._native.pack_linear(matrix.to(self._dtype).contiguous(), one)
+        operation.weight = operation.weight.new_empty(heads, columns, width, device="meta")
+        each = columns + operation.stay
+        return tuple(
+            Product(one, None, None, head * each, columns) for head, one in enumerate(packed)
+        )
 
     def table(self, operation: Embed) -> tuple[Tensor, bool, Any]:
         """The rows to look up, whether they are packed as a product's weights are, and how these

@@ -92,6 +92,15 @@ class Provenance:
         """The operation that computed the value of a view."""
         return next((one for one in self.operations if one.out is view.value), None)
 
+    def picked(self, view: View, columns: Tensor) -> View:
+        """Columns of a view in another order: another product, as in `view`.
+
+        Raises:
+            UnreadableError: the view is of no product.
+        """
+        value = self._pick(view.value, columns + view.column)
+        return View(value, 0, value.width)
+
     def _pick(self, value: Value, columns: Tensor) -> Value:
         key = id(value), tuple(columns.tolist())
         if key not in self._picked:

@@ -30,6 +30,7 @@ from engine.model.program.contents import Contents
 from engine.model.program.experts import are_experts, read_experts
 from engine.model.program.graph import (
     Attend,
+    Beside,
     Elementwise,
     Embed,
     Experts,
@@ -37,6 +38,8 @@ from engine.model.program.graph import (
     Graph,
     Linear,
     Operation,
+    PerHead,
+    Rotation,
     Value,
     View,
     reads,
@@ -102,6 +105,8 @@ class _Reader:
         self._rotations = Rotations(self._provenance, recorded.position_ids, max_positions)
         # Which layer was first given some keys and values, by the memory that they lie in.
         self._stored: dict[Hashable, int] = {}
+        # How queries and keys of latents are to be rotated, by their values.
+        self._turns: dict[int, Rotation | None] = {}
         self._lookups = Lookups(recorded)
         # What depends on the step; all else is a constant.
         self._varying = {
@@ -194,6 +199,8 @@ class _Reader:
             if isinstance(call.target, AttentionCall):
                 return [self._attend(call.target, out)]
             if isinstance(call.target, KernelCall):
+                if call.target.function in ("join", "absorb", "release"):
+                    return [self._expand(call.target, out)]
                 return [self._kernel(call.target, out)]
             if isinstance(call.target, nn.Module):
                 return self._module(call, call.target, out)
@@ -331,8 +338,38 @@ class _Reader:
             raise UnreadableError("it computes none of what was tried")
         return found
 
+    def _expand(self, call: KernelCall, out: Value) -> Operation:
+        """What is done with latents, around attention. Queries and keys are rotated when they are
+        attended with: what the model rotated is what is read here, before it was.
+        """
+        expansion, given = call.arguments["expansion"], call.arguments["given"]
+        size = expansion.keys.shape[2]
+        if call.function == "release":
+            return PerHead(out, self._provenance.view(given[0]), expansion.values)
+        if call.function == "join":
+            content = self._provenance.view(given[0])
+            position, rotation = self._rotations.of(given[1][0].transpose(0, 1))
+            joined = torch.cat((content.reference, position.reference), dim=1)
+            made: Operation = Beside(Value(joined, per_sample=False), content, position)
+        else:
+            x, rotation = self._rotations.of(given[0], expansion.keys.shape[1])
+            each = x.reference.reshape(given[0].shape)
+            absorbed = expansion.absorb(each).flatten(1)
+            made = PerHead(
+                Value(absorbed, per_sample=False), x, expansion.keys.transpose(1, 2).contiguous()
+            )
+        self._turns[id(made.out)] = rotation and replace(rotation, begin=size)
+        return made
+
+    def _turned(self, tensor: Tensor) -> tuple[View, Rotation | None]:
+        """As `Rotations.of`, of queries and keys of latents too."""
+        value = self._provenance.values.get(address_of(tensor))
+        if value is not None and id(value) in self._turns:
+            return View(value, 0, value.width), self._turns[id(value)]
+        return self._rotations.of(tensor)
+
     def _attend(self, call: AttentionCall, out: Value) -> Attend:
-        query, query_rotation = self._rotations.of(call.query)
+        query, query_rotation = self._turned(call.query)
         given = tuple(
             (address_of(t), t.storage_offset(), t.stride()) for t in (call.key, call.value)
         )
@@ -340,8 +377,9 @@ class _Reader:
         key = value = key_rotation = None
         rotated = [call.query]
         if layer == call.layer:
-            key, key_rotation = self._rotations.of(call.key)
-            value = self._provenance.view(call.value)
+            key, key_rotation = self._turned(call.key)
+            if id(key.value) not in self._turns:
+                value = self._provenance.view(call.value)
             rotated.append(call.key)
         sinks = call.params.sinks
         if sinks is not None:

@@ -18,24 +18,25 @@ from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError, unreadable
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Rotate the first 2 * half columns of each head.
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, begin: int = 0) -> Tensor:
+    """Rotate 2 * half columns of each head.
 
     Args:
         x: [T, heads, head_dim].
         cos, sin: [T, half].
         interleaved: whether columns (2 i, 2 i + 1) make a pair, and not (i, i + half).
+        begin: the first of the columns.
     """
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]
-    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    before, turned, rest = x.tensor_split([begin, begin + 2 * half], dim=-1)
     if interleaved:
         a, b = turned[..., ::2], turned[..., 1::2]
         turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
     else:
         a, b = turned[..., :half], turned[..., half:]
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    return torch.cat((turned, rest), dim=-1)
+    return torch.cat((before, turned, rest), dim=-1)
 
 
 def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool]]:
@@ -72,8 +73,12 @@ class Rotations:
         self._tables: dict[tuple[int | None, ...], tuple[Tensor, Tensor]] = {}
         self._scaled: list[tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]] = []
 
-    def of(self, tensor: Tensor) -> tuple[View, Rotation | None]:
-        """What was rotated into a query or key, [T, heads, head_dim], and how."""
+    def of(self, tensor: Tensor, begin: int = 0) -> tuple[View, Rotation | None]:
+        """What was rotated into a query or key, [T, heads, head_dim], and how.
+
+        Args:
+            begin: of the columns of a head, the first that may have been rotated.
+        """
         if address_of(tensor) in self._provenance.values:
             return self._provenance.view(tensor), None
         # Some models cast what they rotate, and the same numbers twice.
@@ -86,6 +91,7 @@ class Rotations:
         if len(values) != 1 or len(makers) != 1:
             raise self._provenance.failures[address_of(tensor)]
         (value,), (maker,) = values.values(), makers.values()
+        sources = [torch.view_as_real(t).flatten(-2) if t.is_complex() else t for t in sources]
         column = min(
             int(t.storage_offset() - value.reference.storage_offset()) % value.width
             for t in sources
@@ -102,19 +108,25 @@ class Rotations:
         x = view.reference.reshape(NUM_TOKENS, heads, dim).double()
         recorded = [
             rows.double()
-            for table in tensors_in(maker.output)
+            for table in _tables_in(maker.output)
             if (rows := _rows(table, NUM_TOKENS)) is not None
         ]
         if len(recorded) == 2:
-            for pick, interleaved in conventions(recorded[0].shape[1], dim):
+            for pick, interleaved in conventions(recorded[0].shape[1], dim - begin):
                 cos, sin = (table[:, pick] for table in recorded)
-                rotated = rotate(x, cos, sin, interleaved)
+                rotated = rotate(x, cos, sin, interleaved, begin)
                 if agree(rotated, tensor):
-                    return view, Rotation(*self._tables_of(maker, pick), interleaved)
+                    return view, Rotation(*self._tables_of(maker, pick), interleaved, begin)
                 scale = self._scale_of(tensor, rotated) if 2 * cos.shape[1] == dim else None
                 if scale is not None:
                     tables = self._scaled_by(self._tables_of(maker, pick), scale)
                     return view, Rotation(*tables, interleaved)
+                # DeepSeek takes neighbours for pairs, and puts the first of all pairs first.
+                order = _pairs_apart(dim, begin, 2 * cos.shape[1])
+                if agree(rotate(x[..., order], cos, sin, False, begin), tensor):
+                    columns = torch.arange(heads)[:, None] * dim + order
+                    view = self._provenance.picked(view, columns.flatten())
+                    return view, Rotation(*self._tables_of(maker, pick), False, begin)
         failure = self._provenance.failures[address_of(tensor)]
         if maker.target in failure.scope:  # all but the rotation was read
             raise UnreadableError("a query or key is no rotation by its position")
@@ -184,10 +196,9 @@ class Rotations:
                 return value
 
             assert isinstance(call.target, nn.Module)
-            cos, sin = call.target(
-                *map(moved, call.args), **{name: moved(v) for name, v in call.kwargs.items()}
-            )
-            cos, sin = (_rows(table, self._max_positions) for table in (cos, sin))
+            named = {name: moved(value) for name, value in call.kwargs.items()}
+            made = _tables_in(call.target(*map(moved, call.args), **named))
+            cos, sin = (_rows(table, self._max_positions) for table in made)
             if cos is None or sin is None:
                 raise unreadable(call, "gives no row for each position")
             self._tables[key] = (
@@ -207,6 +218,23 @@ def _step_of_heads(sources: list[Tensor], value: Value, heads: int) -> int | Non
             if not axis.is_token and axis.size == heads and axis.stride > 1:
                 return axis.stride
     return None
+
+
+def _pairs_apart(dim: int, begin: int, count: int) -> Tensor:
+    """Columns of a head, [dim], with those of `count` from `begin` on that come second in a pair of
+    neighbours behind those that come first.
+    """
+    order = torch.arange(dim)
+    order[begin : begin + count] = begin + torch.arange(count).view(-1, 2).t().flatten()
+    return order
+
+
+def _tables_in(output: Any) -> list[Tensor]:
+    """Cosines and sines, as two tensors where they are the parts of complex numbers."""
+    found = tensors_in(output)
+    return [
+        part for one in found for part in ((one.real, one.imag) if one.is_complex() else (one,))
+    ]
 
 
 def _rows(table: Tensor, count: int) -> Tensor | None:

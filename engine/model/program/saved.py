@@ -28,6 +28,7 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    PerHead,
     Recur,
     Rotation,
     Value,
@@ -117,6 +118,8 @@ def _weights(operation: Operation) -> tuple[Weight, ...]:
             return weights
         case Embed(table=table):
             return (table,)
+        case PerHead(weight=weight):
+            return (weight,)
         case _:
             return ()
 

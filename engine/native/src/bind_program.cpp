@@ -35,9 +35,10 @@ class BoundProgram {
     return buffers_.add(rows, per_sample);
   }
 
-  void cache(int64_t layer, const Array& keys, const Array& values, int64_t head_dim,
+  void cache(int64_t layer, const Array& keys, const std::optional<Array>& values, int64_t head_dim,
              int64_t value_dim) {
-    const auto [cache, blocks] = cache_of(keys, values, head_dim, value_dim);
+    const auto [cache, blocks] =
+        cache_of(keys, values.has_value() ? &*values : nullptr, head_dim, value_dim);
     // May wait for a run to end, which never waits for the interpreter. Then the arrays from before
     // can go.
     program_.set_cache(layer, cache, blocks);
@@ -117,8 +118,9 @@ class BoundProgram {
     return program_.add(Linear{args, x.rows}, buffers_.is_per_sample(x_view));
   }
 
+  // Pairs of each head are numbers from `begin` on.
   int64_t rotate(const View& x_view, int64_t heads, const Array& cos, const Array& sin,
-                 bool interleaved) {
+                 bool interleaved, int64_t begin) {
     const Rows x = buffers_.tokens(x_view, "x");
     check_at_least(heads, 1, "heads");
     if (x.width % heads) refuse("heads", "is " + to_string(heads) + ", which does not divide x");
@@ -130,26 +132,36 @@ class BoundProgram {
     check_contiguous(sin, "sin");
     check_equal(other.rows, table.rows, "sin", "rows");
     check_equal(other.width, table.width, "sin", "columns");
-    if (table.width < 1 || 2 * table.width > head_dim) {
+    check_at_least(begin, 0, "begin");
+    check_at_most(begin, head_dim, "begin");
+    if (table.width < 1 || 2 * table.width > head_dim - begin) {
       refuse("cos", "has " + to_string(table.width) + " columns; a head has " +
-                        to_string(head_dim) + " numbers to rotate in pairs");
+                        to_string(head_dim - begin) + " numbers to rotate in pairs");
     }
     keep(cos, sin);
     const RotateArgs args{.dtype = x.dtype, .rows = 0, .heads = heads, .head_dim = head_dim,
                           .half = table.width, .interleaved = interleaved, .positions = nullptr,
                           .cos = static_cast<const float*>(table.data),
                           .sin = static_cast<const float*>(other.data),
-                          .x = x.data, .x_stride = x.stride};
+                          .x = static_cast<char*>(x.data) + begin * size_of(x.dtype),
+                          .x_stride = x.stride};
     return program_.add(args, false, Limits{.positions = table.rows});
   }
 
-  int64_t store(int64_t layer, const View& key_view, const View& value_view) {
+  // No values, where they are in the keys.
+  int64_t store(int64_t layer, const View& key_view, const std::optional<View>& value_view) {
     const Cache& cache = program_.cache(layer);
-    const Rows key = buffers_.tokens(key_view, "key"), value = buffers_.tokens(value_view, "value");
+    if (value_view.has_value() != (cache.values != nullptr)) {
+      refuse("value", value_view ? "is given, but the cache has values in its keys" : "is missing");
+    }
+    const Rows key = buffers_.tokens(key_view, "key");
+    const Rows value = value_view ? buffers_.tokens(*value_view, "value") : Rows{};
     check_dtype(key.dtype, cache.dtype, "key");
-    check_dtype(value.dtype, cache.dtype, "value");
     check_equal(key.width, cache.kv_heads * cache.head_dim, "key", "columns");
-    check_equal(value.width, cache.kv_heads * cache.value_dim, "value", "columns");
+    if (value_view) {
+      check_dtype(value.dtype, cache.dtype, "value");
+      check_equal(value.width, cache.kv_heads * cache.value_dim, "value", "columns");
+    }
     const StoreArgs args{.cache = cache, .rows = 0, .slots = nullptr,
                          .key = key.data, .key_stride = key.stride,
                          .value = value.data, .value_stride = value.stride};
@@ -336,7 +348,7 @@ class BoundProgram {
 
   // Whose memory the program's pointers lead to.
   std::vector<Array> kept_;
-  std::map<int64_t, std::pair<Array, Array>> caches_;  // keys and values by layer
+  std::map<int64_t, std::pair<Array, std::optional<Array>>> caches_;  // keys and values by layer
   Buffers buffers_;
   Program program_;
 };
@@ -348,8 +360,8 @@ void bind_program(nb::module_& m) {
   nb::class_<BoundProgram>(m, "Program", "A forward pass, written down once, run for each step.")
       .def(nb::init<>())
       .def("buffer", &BoundProgram::buffer, "rows"_a, "per_sample"_a = false)
-      .def("cache", &BoundProgram::cache, "layer"_a, "keys"_a, "values"_a, "head_dim"_a,
-           "value_dim"_a)
+      .def("cache", &BoundProgram::cache, "layer"_a, "keys"_a, "values"_a.none(),
+           "head_dim"_a, "value_dim"_a)
       .def("embed", &BoundProgram::embed, "out"_a, "table"_a, "vocab_size"_a, "packed"_a,
            "positions"_a, "quantization"_a = nb::none())
       .def("norm", &BoundProgram::norm, "out"_a, "x"_a, "groups"_a, "weight"_a.none(),
@@ -357,8 +369,9 @@ void bind_program(nb::module_& m) {
       .def("linear", &BoundProgram::linear, "out"_a, "x"_a, "weight"_a, "n"_a, "k"_a,
            "bias"_a.none(), "gated"_a, "activation"_a, "residual"_a.none(), "alpha"_a,
            "quantization"_a = nb::none())
-      .def("rotate", &BoundProgram::rotate, "x"_a, "heads"_a, "cos"_a, "sin"_a, "interleaved"_a)
-      .def("store", &BoundProgram::store, "layer"_a, "key"_a, "value"_a)
+      .def("rotate", &BoundProgram::rotate, "x"_a, "heads"_a, "cos"_a, "sin"_a, "interleaved"_a,
+           "begin"_a = 0)
+      .def("store", &BoundProgram::store, "layer"_a, "key"_a, "value"_a.none())
       .def("attend", &BoundProgram::attend, "out"_a, "query"_a, "layer"_a, "heads"_a, "scaling"_a,
            "window"_a, "softcap"_a, "sinks"_a.none())
       .def("elementwise", &BoundProgram::elementwise, "out"_a, "x"_a, "combine"_a, "y"_a.none(),

@@ -165,6 +165,7 @@ ALLOWED: list[tuple[str, dict[str, object]]] = [
     ("linear", {"gated": True, "out": at(64, 48), "activation": "silu"}),
     ("linear", {"x": at(0, 48, SAMPLES), "out": at(64, 96, SAMPLES)}),
     ("rotate", {"cos": torch.zeros(POSITIONS, 3), "sin": torch.zeros(POSITIONS, 3)}),
+    ("rotate", {"cos": torch.zeros(POSITIONS, 3), "sin": torch.zeros(POSITIONS, 3), "begin": 10}),
     ("attend", {"sinks": torch.zeros(HEADS), "window": 8}),
     ("elementwise", {"combine": "add", "y": at(64), "activation": "none"}),
     ("elementwise", {"combine": "multiply", "y": bf16(WIDTH)}),
@@ -229,6 +230,10 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("rotate", {"sin": torch.zeros(39, 8)}, "sin has 39 rows, not 40"),
     ("rotate", {"cos": bf16(POSITIONS, 8)}, "cos is bfloat16, not float32"),
     ("rotate", {"x": at(buffer=SAMPLES)}, "x has a row for each sample"),
+    ("rotate", {"begin": 1}, "cos has 8 columns; a head has 15 numbers to rotate in pairs"),
+    ("rotate", {"begin": -1}, "begin is -1; it must be at least 0"),
+    ("rotate", {"begin": 2**62}, "begin is 4611686018427387904; it must be at most 16"),
+    ("store", {"value": None}, "value is missing"),
     ("store", {"layer": 1}, "layer 1 has no cache"),
     ("store", {"key": at()}, "key has 64 columns, not 32"),
     ("store", {"value": at(0, 48)}, "value has 48 columns, not 32"),
@@ -295,6 +300,17 @@ def test_a_wrong_cache_is_refused_by_name(change: dict[str, object], told: str) 
     good = {"layer": 1, "keys": keys(), "values": values(), "head_dim": 16, "value_dim": 16}
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         written().cache(**good | change)
+
+
+def test_values_may_be_in_keys() -> None:
+    program = written()
+    program.cache(1, keys(), None, HEAD_DIM, 12)
+    assert program.store(1, at(0, 32), None) == 0
+    assert program.attend(**GOOD["attend"] | {"layer": 1, "out": at(64, 48)}) == 1
+    with pytest.raises(ValueError, match=r"^value is given, but the cache has values in its keys"):
+        program.store(1, at(0, 32), at(32, 32))
+    with pytest.raises(ValueError, match=r"^value_dim is 17; it must be at most 16"):
+        program.cache(2, keys(), None, HEAD_DIM, HEAD_DIM + 1)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from engine.core.core import EngineCore
 from engine.model import gate, loader
 from engine.model.forward import make_forward
 from engine.model.gate import checked_forward
+from engine.model.latents import take_expansions
 from engine.model.program import build as building
 from engine.model.program import by_torch
 from engine.model.program.find import find_graph
@@ -50,11 +51,13 @@ KINDS = {
     "linear": ("qwen2", "starcoder2"),
     "gated": ("llama", "gemma2"),
     "elementwise": ("gemma2", "granite"),
-    "attend": ("qwen2", "gemma2", "gpt_oss", "gemma4_text"),
+    "attend": ("qwen2", "gemma2", "gpt_oss", "gemma4_text", "minicpm3"),
     "gather": ("mamba2",),
     "experts": ("gpt_oss", "qwen3_moe"),
     "convolve": ("lfm2", "bamba"),
     "recur": ("qwen3_next", "mamba2"),
+    "perhead": ("deepseek_v2",),
+    "beside": ("minicpm3",),
 }
 
 
@@ -62,7 +65,8 @@ def operations_of(model: PreTrainedModel) -> list[Operation]:
     """What a model is read as."""
     shape = shape_of(model)
     states = find_states(model, shape, 1, 0)
-    return fuse(find_graph(model, shape, MAX_LEN, states)[0]).operations
+    expansions = take_expansions(model) if shape.has_latents else None
+    return fuse(find_graph(model, shape, MAX_LEN, states, expansions=expansions)[0]).operations
 
 
 def of_kinds(operations: Sequence[Operation], kinds: Iterable[str]) -> tuple[Wrong, ...]:

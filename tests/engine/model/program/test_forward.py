@@ -28,7 +28,7 @@ from engine.model.program.verify import MismatchError
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from tests.support.native import EACH_LEVEL, kernels_or_skip
-from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
+from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, tiny_model
 
 native = kernels_or_skip()
 
@@ -67,6 +67,15 @@ def test_every_architecture_passes_the_gate_as_a_program(name: str, dtype: torch
     model = tiny_model(name, dtype=dtype)
     forward = checked_forward(model, config_for(model), shape_of(model), "cpu")
     assert isinstance(forward, ProgramForward)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*sorted(LATENT), "glm4_moe", "qwen2_moe"])
+def test_latents_and_routers_in_float32_are_left_to_no_other(name: str, dtype: torch.dtype) -> None:
+    model = tiny_model(name, dtype=dtype)
+    forward = checked_forward(model, config_for(model), shape_of(model), "cpu")
+    assert isinstance(forward, ProgramForward)
+    assert not forward.off_path
 
 
 @pytest.mark.parametrize("level", EACH_LEVEL)

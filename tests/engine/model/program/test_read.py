@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.latents import take_expansions
 from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
@@ -19,13 +20,14 @@ from engine.model.program.graph import Attend, Elementwise, Gather, Graph, Linea
 from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
-from tests.support.zoo import MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
+from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
 
 
 def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
     shape = trace(type(model), model.config, model.dtype).shape
     model.set_attn_implementation(ATTENTION_NAME)
-    return find_graph(model, shape, MAX_LEN)
+    expansions = take_expansions(model) if shape.has_latents else None
+    return find_graph(model, shape, MAX_LEN, expansions=expansions)
 
 
 def agree(graph: Graph, recorded: Capture) -> None:
@@ -34,14 +36,14 @@ def agree(graph: Graph, recorded: Capture) -> None:
     torch.testing.assert_close(got, recorded.logits[0].double(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED | LATENT))
 def test_graph_computes_the_recorded_logits(name: str) -> None:
     graph, recorded = found(tiny_model(name))
     agree(graph, recorded)
     agree(fuse(graph), recorded)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED | LATENT))
 def test_no_model_keeps_modules(name: str) -> None:
     graph, _ = found(tiny_model(name))
     assert not only(Opaque, graph)
@@ -51,16 +53,6 @@ def test_a_query_that_is_cast_twice_and_rotated_is_read() -> None:
     graph, _ = found(tiny_model("ernie4_5", dtype=torch.bfloat16))
     assert not only(Opaque, graph)
     assert all(one.query_rotation and one.key_rotation for one in only(Attend, graph))
-
-
-def test_a_product_in_another_type_stays_in_its_module() -> None:
-    model = tiny_model("flint", dtype=torch.bfloat16)
-    routers = [one for one in model.modules() if type(one).__name__ == "FlintTopKRouter"]
-    for router in routers:
-        router.float()
-    graph, _ = found(model)
-    assert routers
-    assert len(only(Opaque, graph)) == len(routers)
 
 
 @pytest.mark.parametrize("name", sorted(WRAPPERS))
