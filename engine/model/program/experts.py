@@ -19,7 +19,7 @@ from engine.model.program.activations import ACTIVATIONS, guess_activation
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
 from engine.model.program.gating import Gating, guess_gating
-from engine.model.program.graph import Experts, Linear, Operation, Value, View
+from engine.model.program.graph import Beside, Experts, Linear, Operation, Value, View
 from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
 from engine.model.program.unreadable import UnreadableError
@@ -27,6 +27,8 @@ from engine.model.program.unreadable import UnreadableError
 # Rows that a router is tried on beside the recorded ones, and recorded rows that a guess of what
 # experts compute is tried on.
 _TRIED, _COMPARED = 256, 3
+# Numbers of bfloat16 that make up one of float32.
+_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def read_experts(
             product.out.reference = settled(routing, routed)
             found.routing = routing
             found.logits = View(product.out, 0, product.out.width)
-            return [product, found]
+            return [*_in_type(product, weights[0].dtype), found]
     raise UnreadableError("its router chooses by none of what was tried")
 
 
@@ -211,9 +213,13 @@ def _before_casts(tensor: Tensor, provenance: Provenance) -> Tensor:
 
 
 def _logits(router: _Router, provenance: Provenance, dtype: torch.dtype) -> Linear | None:
-    """The product that gives a router's logits, if its matrix is of the program's type."""
+    """The product that gives a router's logits.
+
+    Args:
+        dtype: of the program.
+    """
     experts = len(router.matrix)
-    if router.matrix.dtype != dtype:
+    if router.matrix.dtype not in (dtype, torch.float32):
         return None
     view = provenance.view(router.x)
     recorded = _of_all_experts(router.call.output, NUM_TOKENS, experts)
@@ -227,6 +233,28 @@ def _logits(router: _Router, provenance: Provenance, dtype: torch.dtype) -> Line
                     biases = () if bias is None else (bias,)
                     return Linear(Value(reference, False), view, (router.matrix,), biases)
     return None
+
+
+def _in_type(product: Linear, dtype: torch.dtype) -> list[Operation]:
+    """A product in the program's type. A matrix in float32 is a sum of up to three of bfloat16, the
+    next of what is left by the one before, and the product is by all of them side by side.
+    """
+    (matrix,) = product.weights
+    assert isinstance(matrix, Tensor)
+    if matrix.dtype == dtype:
+        return [product]
+    parts, rest = [matrix.to(dtype)], matrix - matrix.to(dtype)
+    while rest.any() and len(parts) < _PARTS:
+        parts.append(rest.to(dtype))
+        rest = rest - parts[-1]
+    operations: list[Operation] = []
+    x = product.x
+    for _ in parts[1:]:
+        joined = Value(torch.cat((x.reference, product.x.reference), dim=1), per_sample=False)
+        operations.append(Beside(joined, x, product.x))
+        x = View(joined, 0, joined.width)
+    product.x, product.weights = x, (torch.cat(parts, dim=1),)
+    return [*operations, product]
 
 
 def _of_all_experts(output: Any, rows: int, experts: int) -> list[Tensor]:

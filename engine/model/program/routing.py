@@ -12,8 +12,11 @@ from torch import Tensor
 
 from engine.model.program.agree import agree, differences
 
-# Scores that differ by less are equal: a model's own rounding decides which of them is greater.
-_TIE = 1e-6
+# Scores that differ by less are equal: a model's own rounding decides which of them is greater. By
+# the type of the logits, in which some models have the scores, too (LFM2, Mistral 4).
+_TIE = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+# How often the logits of a choice among equals are raised, each time to the next greater number.
+_RAISES = 16
 # A factor that is as near to 1 is none. Rounding of weights in bfloat16 moves it by 2e-4.
 _NO_FACTOR = 2e-3
 
@@ -127,14 +130,16 @@ def guess_routing(
 
 
 def settled(routing: Routing, routed: Routed) -> Tensor:
-    """The logits, with the next greater number for each expert that was chosen over an equal one
-    that comes first: by these, `routing` makes the same choice.
+    """The logits, with a greater number for each expert that was chosen over an equal one that
+    comes first: by these, `routing` makes the same choice.
     """
-    ours, _ = routing.choose(routed.logits)
-    differs = ~_chosen_alike(ours, routed)
-    raised = torch.nextafter(routed.logits, torch.full_like(routed.logits, float("inf")))
-    moved = _is_chosen(routed.index, routed.logits) & differs[:, None]
-    return torch.where(moved, raised, routed.logits)
+    logits, chosen = routed.logits, _is_chosen(routed.index, routed.logits)
+    for _ in range(_RAISES):
+        ours, _ = routing.choose(logits)
+        differs = ~_chosen_alike(ours, routed)
+        raised = torch.nextafter(logits, torch.full_like(logits, float("inf")))
+        logits = torch.where(chosen & differs[:, None], raised, logits)
+    return logits
 
 
 def _groupings(experts: int, chosen: int) -> tuple[tuple[int, int, int], ...]:
@@ -167,7 +172,8 @@ def _same_choice(routing: Routing, routed: Routed, ours: Tensor) -> Tensor:
     """For each row, whether `ours` are the recorded experts, or others that are as good."""
     _, choices = routing.choices(routed.logits)
     got, recorded = (choices.gather(-1, one).sort(-1).values for one in (ours, routed.index))
-    tied: Tensor = ((got - recorded).abs() <= _TIE * got.abs().clamp(min=1)).all(-1)
+    most = _TIE.get(routed.logits.dtype, _TIE[torch.float32])
+    tied: Tensor = ((got - recorded).abs() <= most * got.abs().clamp(min=1)).all(-1)
     return _chosen_alike(ours, routed) | tied
 
 

@@ -12,11 +12,12 @@ from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.program.activations import ACTIVATIONS
+from engine.model.program.by_torch import compute
 from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.gating import Gating, guess_gating
-from engine.model.program.graph import Experts, Graph, Opaque
+from engine.model.program.graph import Experts, Graph, Linear, Opaque
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
@@ -51,6 +52,32 @@ def test_in_bfloat16_experts_are_read_too(name: str) -> None:
     graph, _ = found(tiny_model(name, dtype=torch.bfloat16))
     assert experts_of(graph)
     assert not only(Opaque, graph)
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_a_router_in_float32_is_read_beside_experts_in_bfloat16(is_exact: bool) -> None:
+    """As transformers loads those of DeepSeek, GLM and Ernie, whatever the others' type."""
+    model = tiny_model("glm4_moe", dtype=torch.bfloat16)
+    routers = [one for name, one in model.named_modules() if name.endswith("mlp.gate")]
+    for router in routers:
+        matrix = router.weight.data.float()
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(matrix.shape, generator=generator) * matrix.std() * 2.0**-10
+        router.weight.data = matrix if is_exact else matrix + noise
+    graph, _ = found(model)
+    assert len(experts_of(graph)) == len(routers)
+    assert not only(Opaque, graph)
+    makers = {id(one.out): one for one in graph.operations}
+    for router, experts in zip(routers, experts_of(graph), strict=True):
+        product = makers[id(experts.logits.value)]
+        assert isinstance(product, Linear)
+        (matrix,) = product.weights
+        assert isinstance(matrix, torch.Tensor)
+        assert matrix.dtype == torch.bfloat16
+        parts = matrix.float().chunk(1 if is_exact else 3, dim=1)
+        assert torch.equal(torch.stack(parts).sum(0), router.weight)
+        got = compute(product, lambda view: view.reference.double())
+        torch.testing.assert_close(got, product.out.reference.double(), rtol=1e-5, atol=1e-5)
 
 
 def test_groups_corrections_and_factors_are_found() -> None:
@@ -196,6 +223,23 @@ def test_equal_logits_may_be_chosen_either_way() -> None:
     assert guess is not None
     chosen, _ = guess.choose(settled(guess, given))
     assert chosen.sort().values.equal(given.index.sort().values)
+
+
+def test_scores_that_bfloat16_makes_equal_may_be_chosen_either_way() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(200, 16, generator=generator)).bfloat16()
+    correction = torch.linspace(-0.1, 0.1, 16)
+    scores = logits.sigmoid()
+    index = (scores + correction).topk(2).indices
+    chosen = scores.gather(-1, index)
+    routed = Routed(logits, index, chosen / chosen.sum(-1, keepdim=True))
+    found = guess_routing(routed, [correction], None)
+    assert found is not None
+    assert (found.score, found.normalised) == ("sigmoid", True)
+    ours, _ = found.choose(logits)
+    assert not torch.equal(ours.sort().values, index.sort().values)
+    ours, _ = found.choose(settled(found, routed))
+    assert torch.equal(ours.sort().values, index.sort().values)
 
 
 def test_a_choice_among_equals_is_of_the_correction_that_makes_it() -> None:
