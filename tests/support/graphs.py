@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.model.program.activations import ACTIVATIONS
-from engine.model.program.by_torch import compute
+from engine.model.program.by_torch import compute, normal
 from engine.model.program.capture import Capture
 from engine.model.program.graph import (
     Attend,
@@ -19,6 +19,7 @@ from engine.model.program.graph import (
     Gated,
     Gather,
     Graph,
+    HeadNorm,
     Linear,
     Norm,
     Opaque,
@@ -63,7 +64,11 @@ def _result(
             positions = recorded.position_ids
             if operation.key is not None:
                 rotated = _heads(
-                    of(operation.key), operation.kv_heads, operation.key_rotation, positions
+                    of(operation.key),
+                    operation.kv_heads,
+                    operation.key_rotation,
+                    operation.key_norm,
+                    positions,
                 )
                 if operation.value is None:  # it is in the key
                     values_of = rotated[..., : operation.out.width // operation.heads]
@@ -85,14 +90,18 @@ def _result(
 
 
 def _heads(
-    x: Tensor, count: int, rotation: Rotation | None = None, positions: Tensor | None = None
+    x: Tensor,
+    count: int,
+    rotation: Rotation | None = None,
+    normed: HeadNorm | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
-    """[heads, T, size], rotated."""
+    """[heads, T, size], rotated and normed."""
     split = x.unflatten(1, (count, -1))
     if rotation is not None:
         cos, sin = (table[positions].double() for table in (rotation.cos, rotation.sin))
         split = rotate(split, cos, sin, rotation.interleaved, rotation.begin)
-    return split.transpose(0, 1)
+    return (split if normed is None else normal(split, normed)).transpose(0, 1)
 
 
 def _attention(
@@ -104,7 +113,7 @@ def _attention(
     """
     params = operation.params
     groups = operation.heads // operation.kv_heads
-    q = _heads(query, operation.heads, operation.query_rotation, positions)
+    q = _heads(query, operation.heads, operation.query_rotation, operation.query_norm, positions)
     k, v = (x.repeat_interleave(groups, 0) for x in (key, value))
     scores = q @ k.transpose(1, 2) * params.scaling
     if params.softcap is not None:

@@ -244,6 +244,11 @@ MIXED: dict[str, dict[str, Any]] = {
 """Architectures whose layers differ in the number or the size of their heads."""
 
 OTHERS: dict[str, dict[str, Any]] = {
+    # Queries and keys are normed once they are rotated, NanoChat's the other way round.
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "nanochat": {"head_dim": 16},
+    # Positions begin at the third row of their table.
+    "opt": {"ffn_dim": 80, "word_embed_proj_dim": 64},
     "ministral3": {
         "rope_parameters": {
             "rope_type": "yarn",

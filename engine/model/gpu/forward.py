@@ -198,6 +198,9 @@ def make_gpu_program(
     graph, recorded = find_graph(model, shape, max_positions, with_experts=False)
     if graph.looked_up is not None:
         raise UnreadableError("some of its tokens are looked up by the ids of others")
+    attending = [one for one in graph.operations if isinstance(one, Attend)]
+    if any(one.query_norm or one.key_norm for one in attending):
+        raise UnreadableError("it norms queries or keys that were rotated")
     graph = set_apart(fuse(graph), apart)
     if any(
         isinstance(one, ByTorch) and isinstance(one.operation, Attend) for one in graph.operations

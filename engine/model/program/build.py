@@ -333,16 +333,18 @@ class _Builder:
         program, view = self._program, self._buffers.place
         query = view(operation.query)
         key, value = (one and view(one) for one in (operation.key, operation.value))
-        # They are rotated in place, because nothing but attention reads them
+        # They are rotated and normed in place, because nothing but attention reads them
         # (`engine.model.program.fuse` sees to that).
-        for part, heads, rotation in (
-            (query, operation.heads, operation.query_rotation),
-            (key, operation.kv_heads, operation.key_rotation),
+        for part, heads, rotation, by in (
+            (query, operation.heads, operation.query_rotation, operation.query_norm),
+            (key, operation.kv_heads, operation.key_rotation, operation.key_norm),
         ):
             if part is not None and rotation is not None:
                 program.rotate(
                     part, heads, rotation.cos, rotation.sin, rotation.interleaved, rotation.begin
                 )
+            if part is not None and by is not None:
+                program.norm(part, part, heads, by.weight, by.bias, by.eps, by.center)
         if key is not None:
             program.store(operation.layer, key, value)
         params = operation.params
@@ -407,7 +409,9 @@ def _whole(value: Value) -> View:
 
 
 def _rotations(operation: Operation) -> int:
-    """How many instructions rotate what attention is given."""
+    """How many instructions rotate and norm what attention is given."""
     if not isinstance(operation, Attend):
         return 0
-    return sum(one is not None for one in (operation.query_rotation, operation.key_rotation))
+    rotations = operation.query_rotation, operation.key_rotation
+    norms = operation.query_norm, operation.key_norm
+    return sum(one is not None for one in (*rotations, *norms))

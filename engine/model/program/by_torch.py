@@ -34,6 +34,7 @@ from engine.model.program.graph import (
     Gated,
     Gather,
     Graph,
+    HeadNorm,
     Kerneled,
     Linear,
     Norm,
@@ -134,13 +135,9 @@ def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
         of: the numbers of a view, [rows, columns].
     """
     match operation:
-        case Norm(x=x, groups=groups, weight=weight, bias=bias, eps=eps, center=center):
+        case Norm(x=x, groups=groups):
             rows = _wide(of(x))
-            given = rows.reshape(len(rows), groups, -1)
-            given = given - given.mean(-1, keepdim=True) if center else given
-            normal = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + eps)
-            normal = normal if weight is None else normal * weight
-            return (normal if bias is None else normal + bias).flatten(1)
+            return normal(rows.reshape(len(rows), groups, -1), operation).flatten(1)
         case Linear(x=x, residual=residual, alpha=alpha):
             product = ACTIVATIONS[operation.activation](torch.cat(_products(of(x), operation), 1))
             return product if residual is None else _wide(of(residual)) + alpha * product
@@ -165,6 +162,14 @@ def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
             return torch.cat((made, stay), dim=2).flatten(1)
         case Beside(x=x, y=y):
             return torch.cat((of(x), of(y)), dim=1)
+
+
+def normal(x: Tensor, by: Norm | HeadNorm) -> Tensor:
+    """The norm over the last axis."""
+    given = x - x.mean(-1, keepdim=True) if by.center else x
+    made = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + by.eps)
+    made = made if by.weight is None else made * by.weight
+    return made if by.bias is None else made + by.bias
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -268,11 +273,23 @@ class Between:
         number, place = self._places[operation.layer]
         context = self._context(number, step)
         if operation.key is not None:
-            key = _heads(of(operation.key), operation.kv_heads, operation.key_rotation, positions)
+            key = _heads(
+                of(operation.key),
+                operation.kv_heads,
+                operation.key_rotation,
+                operation.key_norm,
+                positions,
+            )
             value = operation.value
             values = key if value is None else _heads(of(value), operation.kv_heads)
             context.storage.write(place, context.slots, key, values)
-        query = _heads(of(operation.query), operation.heads, operation.query_rotation, positions)
+        query = _heads(
+            of(operation.query),
+            operation.heads,
+            operation.query_rotation,
+            operation.query_norm,
+            positions,
+        )
         return self._attention.attend(query, place, context, operation.params).flatten(1)
 
     def _context(self, number: int, step: PackedStep) -> StepContext:
@@ -377,17 +394,21 @@ def _sequences(step: PackedStep) -> Iterator[tuple[slice, int, bool]]:
 
 
 def _heads(
-    x: Tensor, count: int, rotation: Rotation | None = None, positions: Tensor | None = None
+    x: Tensor,
+    count: int,
+    rotation: Rotation | None = None,
+    normed: HeadNorm | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
-    """[T, heads, size], rotated."""
+    """[T, heads, size], rotated and normed."""
     split = x.reshape(len(x), count, -1)
-    if rotation is None:
-        return split
-    turned = rotate(
-        _wide(split),
-        rotation.cos[positions],
-        rotation.sin[positions],
-        rotation.interleaved,
-        rotation.begin,
-    )
-    return turned.to(x.dtype)
+    if rotation is not None:
+        turned = rotate(
+            _wide(split),
+            rotation.cos[positions],
+            rotation.sin[positions],
+            rotation.interleaved,
+            rotation.begin,
+        )
+        split = turned.to(x.dtype)
+    return split if normed is None else normal(_wide(split), normed).to(x.dtype)

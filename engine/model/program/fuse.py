@@ -281,16 +281,16 @@ def _gather_early(operations: list[Operation]) -> list[Operation]:
 
 
 def _set_apart(operations: list[Operation]) -> list[Operation]:
-    """Copy queries and keys that are to be rotated in place and that something else reads too."""
+    """Copy queries and keys that are to be changed in place and that something else reads too."""
     changed: list[Operation] = []
     for operation in operations:
         if isinstance(operation, Attend):
-            for name, rotation in (
-                ("query", operation.query_rotation),
-                ("key", operation.key_rotation),
+            for name, changes in (
+                ("query", operation.query_rotation or operation.query_norm),
+                ("key", operation.key_rotation or operation.key_norm),
             ):
                 view: View | None = getattr(operation, name)
-                if view is None or rotation is None:
+                if view is None or changes is None:
                     continue
                 others = sum(_overlap(view, other) for one in operations for other in reads(one))
                 if others > 1:

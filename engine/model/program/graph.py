@@ -158,17 +158,27 @@ class Rotation:
     begin: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """The norm of each head of a query or key, behind its rotation. Attributes as of `Norm`."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    center: bool
+
+
 @dataclass(eq=False, slots=True)
 class Attend:
-    """Rotate queries and keys, store keys and values, attend.
+    """Rotate queries and keys, norm them if that is asked for, store keys and values, attend.
 
     Attributes:
         layer: whose keys and values it attends to.
         key, value: what it stores there; None if an earlier operation has done so, whose layer
             this one shares (cross-layer attention, arXiv 2405.12981). There is no value where it is
             the beginning of the key (`engine.model.attention.latent`).
-        rotated: [tokens, columns] each, what the recorded pass had after the rotation for query,
-            and for key if it stores one.
+        rotated: [tokens, columns] each, what the recorded pass had after the rotation and the norm
+            for query, and for key if it stores one.
         params: of the layer; sinks are in float32.
     """
 
@@ -183,6 +193,8 @@ class Attend:
     key_rotation: Rotation | None
     rotated: tuple[Tensor, ...]
     params: AttentionParams
+    query_norm: HeadNorm | None = None
+    key_norm: HeadNorm | None = None
 
 
 @dataclass(eq=False, slots=True)

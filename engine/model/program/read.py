@@ -36,7 +36,9 @@ from engine.model.program.graph import (
     Experts,
     Gather,
     Graph,
+    HeadNorm,
     Linear,
+    Norm,
     Operation,
     PerHead,
     Rotation,
@@ -293,8 +295,9 @@ class _Reader:
             routings = (one.routing for one in made if isinstance(one, Experts))
             return read_experts(module, inputs, out, self._provenance, next(routings, None))
         weight = getattr(module, "weight", None)
-        if isinstance(weight, Tensor) and weight.ndim == 2 and not inputs[0].is_floating_point():
-            return self._embed(call, inputs[0], weight, out)
+        ids = self._ids(inputs)
+        if isinstance(weight, Tensor) and weight.ndim == 2 and ids is not None:
+            return self._embed(call, ids, weight, out)
         views, last = [self._provenance.view(one) for one in inputs], inputs[0].shape[-1]
         found = guess(module, views[0], out, last) if len(views) == 1 else None
         if found is not None:
@@ -302,6 +305,14 @@ class _Reader:
         if len(views) == 2 and (both := guess_gated_norm(module, views[0], views[1], out, last)):
             return both
         raise UnreadableError("it computes none of what was tried")
+
+    def _ids(self, inputs: list[Tensor]) -> Tensor | None:
+        """Whole numbers by which rows may be looked up, if the rest of what is given is the same in
+        each step.
+        """
+        ids = next((one for one in inputs if not one.is_floating_point()), None)
+        others = (one for one in inputs if one is not ids)
+        return None if any(address_of(one) in self._varying for one in others) else ids
 
     def _embed(self, call: Call, given: Tensor, weight: Tensor, out: Value) -> list[Operation]:
         ids = given.flatten()
@@ -316,6 +327,11 @@ class _Reader:
                 raise UnreadableError("it looks up neither tokens nor positions")
         if not by_position:
             self._lookups.add(given, call)
+        if by_position and not agree(table[:1], out.reference[:1]):
+            # A module may begin further on by itself (OPT).
+            table = table[int((table.float() - out.reference[0].float()).norm(dim=1).argmin()) :]
+            if len(table) <= int(positions[-1]):
+                raise UnreadableError("it has no row for each position")
         rows = table[positions if by_position else tokens].double()
         scale = float((rows * out.reference).sum() / rows.square().sum())
         if not agree(rows * scale, out.reference):
@@ -368,16 +384,36 @@ class _Reader:
             return View(value, 0, value.width), self._turns[id(value)]
         return self._rotations.of(tensor)
 
+    def _normed(self, tensor: Tensor) -> tuple[View, Rotation | None, HeadNorm | None]:
+        """What was rotated, and perhaps normed then, into a query or key, and how."""
+        try:
+            return *self._turned(tensor), None
+        except UnreadableError:
+            call = self._provenance.makers.get(address_of(tensor))
+            given = [] if call is None else tensors_in((call.args, call.kwargs))
+            if call is None or not isinstance(call.target, nn.Module) or len(given) != 1:
+                raise
+            # It lies as the result of the norm does.
+            rotated = given[0].as_strided(tensor.shape, tensor.stride(), given[0].storage_offset())
+            rows = [Value(one.reshape(NUM_TOKENS, -1), False) for one in (rotated, tensor)]
+            size = tensor.shape[-1]
+            found = guess(call.target, View(rows[0], 0, rows[0].width), rows[1], size)
+            alike = given[0].stride() == call.output.stride()
+            if not (alike and isinstance(found, Norm) and rows[0].width == size * found.groups):
+                raise
+            view, rotation = self._turned(rotated)
+            return view, rotation, HeadNorm(found.weight, found.bias, found.eps, found.center)
+
     def _attend(self, call: AttentionCall, out: Value) -> Attend:
-        query, query_rotation = self._turned(call.query)
+        query, query_rotation, query_norm = self._normed(call.query)
         given = tuple(
             (address_of(t), t.storage_offset(), t.stride()) for t in (call.key, call.value)
         )
         layer = self._stored.setdefault(given, call.layer)
-        key = value = key_rotation = None
+        key = value = key_rotation = key_norm = None
         rotated = [call.query]
         if layer == call.layer:
-            key, key_rotation = self._turned(call.key)
+            key, key_rotation, key_norm = self._normed(call.key)
             if id(key.value) not in self._turns:
                 value = self._provenance.view(call.value)
             rotated.append(call.key)
@@ -396,6 +432,8 @@ class _Reader:
             key_rotation,
             tuple(t.reshape(NUM_TOKENS, -1) for t in rotated),
             replace(call.params, sinks=sinks),
+            query_norm,
+            key_norm,
         )
 
 

@@ -39,22 +39,23 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, begin: int = 
     return torch.cat((before, turned, rest), dim=-1)
 
 
-def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool]]:
+def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool, int]]:
     """The conventions that models may follow.
 
     Args:
         width: columns of the tables.
 
     Yields:
-        which columns of the tables hold one number for each pair; and whether pairs are
-            interleaved.
+        which columns of the tables hold one number for each pair; whether pairs are interleaved;
+            and the sign of the angle (NanoChat turns the other way).
     """
     picks = [slice(0, width)] if 2 * width <= head_dim else []
     if width % 2 == 0:
         picks += [slice(0, width // 2), slice(0, None, 2)]
-    for pick in picks:
-        for interleaved in (False, True):
-            yield pick, interleaved
+    for sign in (1, -1):
+        for pick in picks:
+            for interleaved in (False, True):
+                yield pick, interleaved, sign
 
 
 class Rotations:
@@ -112,21 +113,22 @@ class Rotations:
             if (rows := _rows(table, NUM_TOKENS)) is not None
         ]
         if len(recorded) == 2:
-            for pick, interleaved in conventions(recorded[0].shape[1], dim - begin):
-                cos, sin = (table[:, pick] for table in recorded)
+            for pick, interleaved, sign in conventions(recorded[0].shape[1], dim - begin):
+                cos, sin = recorded[0][:, pick], sign * recorded[1][:, pick]
                 rotated = rotate(x, cos, sin, interleaved, begin)
                 if agree(rotated, tensor):
-                    return view, Rotation(*self._tables_of(maker, pick), interleaved, begin)
+                    tables = self._tables_of(maker, pick, sign)
+                    return view, Rotation(*tables, interleaved, begin)
                 scale = self._scale_of(tensor, rotated) if 2 * cos.shape[1] == dim else None
                 if scale is not None:
-                    tables = self._scaled_by(self._tables_of(maker, pick), scale)
+                    tables = self._scaled_by(self._tables_of(maker, pick, sign), scale)
                     return view, Rotation(*tables, interleaved)
                 # DeepSeek takes neighbours for pairs, and puts the first of all pairs first.
                 order = _pairs_apart(dim, begin, 2 * cos.shape[1])
                 if agree(rotate(x[..., order], cos, sin, False, begin), tensor):
                     columns = torch.arange(heads)[:, None] * dim + order
                     view = self._provenance.picked(view, columns.flatten())
-                    return view, Rotation(*self._tables_of(maker, pick), False, begin)
+                    return view, Rotation(*self._tables_of(maker, pick, sign), False, begin)
         failure = self._provenance.failures[address_of(tensor)]
         if maker.target in failure.scope:  # all but the rotation was read
             raise UnreadableError("a query or key is no rotation by its position")
@@ -179,11 +181,11 @@ class Rotations:
             raise UnreadableError("a scale of queries depends on more than their positions")
         return made.flatten()
 
-    def _tables_of(self, call: Call, pick: slice) -> tuple[Tensor, Tensor]:
+    def _tables_of(self, call: Call, pick: slice, sign: int) -> tuple[Tensor, Tensor]:
         """Columns of the cosines and sines of all positions, from the module that made those of the
         pass; once for all layers that use it.
         """
-        key = id(call), pick.start, pick.stop, pick.step
+        key = id(call), pick.start, pick.stop, pick.step, sign
         if key not in self._tables:
             everywhere = torch.arange(self._max_positions)
 
@@ -203,7 +205,7 @@ class Rotations:
                 raise unreadable(call, "gives no row for each position")
             self._tables[key] = (
                 cos[:, pick].float().contiguous(),
-                sin[:, pick].float().contiguous(),
+                (sign * sin[:, pick].float()).contiguous(),
             )
         return self._tables[key]
 

@@ -51,7 +51,7 @@ KINDS = {
     "linear": ("qwen2", "starcoder2"),
     "gated": ("llama", "gemma2"),
     "elementwise": ("gemma2", "granite"),
-    "attend": ("qwen2", "gemma2", "gpt_oss", "gemma4_text", "minicpm3"),
+    "attend": ("qwen2", "gemma2", "gpt_oss", "gemma4_text", "minicpm3", "nanochat"),
     "gather": ("mamba2",),
     "experts": ("gpt_oss", "qwen3_moe"),
     "convolve": ("lfm2", "bamba"),

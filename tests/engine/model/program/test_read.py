@@ -22,6 +22,8 @@ from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
 
+ALSO = ("hunyuan_v1_dense", "nanochat", "opt")
+
 
 def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
     shape = trace(type(model), model.config, model.dtype).shape
@@ -36,14 +38,14 @@ def agree(graph: Graph, recorded: Capture) -> None:
     torch.testing.assert_close(got, recorded.logits[0].double(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED | MIXED | LATENT))
+@pytest.mark.parametrize("name", [*sorted(SERVED | MIXED | LATENT), *ALSO])
 def test_graph_computes_the_recorded_logits(name: str) -> None:
     graph, recorded = found(tiny_model(name))
     agree(graph, recorded)
     agree(fuse(graph), recorded)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED | MIXED | LATENT))
+@pytest.mark.parametrize("name", [*sorted(SERVED | MIXED | LATENT), *ALSO])
 def test_no_model_keeps_modules(name: str) -> None:
     graph, _ = found(tiny_model(name))
     assert not only(Opaque, graph)
