@@ -114,9 +114,10 @@ def screen(app: App[Any]) -> list[str]:
 
 
 async def lay_out(app: App[Any]) -> None:
-    """Lay out what has moved. A timer of the screen does so 60 times a second; no test waits."""
+    """Lay out what has moved, and do what was put off until then, as asking for the keys that act.
+    A timer of the screen does so 60 times a second; no test waits."""
     await settle(app)
-    while app.screen._layout_required or app.screen._scroll_required:
+    while app.screen._layout_required or app.screen._scroll_required or app.screen._callbacks:
         app.screen._on_timer_update()
         await settle(app)
 

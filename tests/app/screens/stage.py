@@ -20,7 +20,6 @@ from app.store.store import Store
 from engine.api.client import LoadRequest, Submission
 from engine.api.config import EngineConfig
 from tests.support.clock import VirtualClock
-from tests.support.linked import until
 from tests.support.replies import echo
 from tests.support.scripted_core import CONFIG
 from tests.support.scripted_engine import ScriptedEngine
@@ -101,9 +100,10 @@ class Stage:
         await lay_out(self.app)
 
     async def bar(self, words: str, *, shown: bool = True) -> None:
-        """Wait for what the key bar says: it is asked for once the screen has been painted, which
-        no message waits for."""
-        await until(lambda: (words in screen(self.app)[-1]) is shown)
+        """Check that these words are in the key bar, or are not."""
+        await self.settle()
+        line = screen(self.app)[-1]
+        assert (words in line) is shown, line
 
     async def turn(self, steps: int = 0) -> None:
         """Run engine steps, carry over what came of them, and paint."""

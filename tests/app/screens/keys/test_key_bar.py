@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.widgets import Footer
 
 from app.screens.keys.key_bar import KeyBar
@@ -40,6 +41,20 @@ async def test_the_keys_are_part_of_the_first_picture(tmp_path: Path) -> None:
         bar = stage.deck.key_bar
         assert not bar.children
         assert not stage.app.query(Footer)
+
+
+async def test_a_picture_of_the_screen_waits_for_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys that act are asked for in what is put off until the screen has been painted."""
+    monkeypatch.setattr("textual.screen.UPDATE_PERIOD", 3600.0)
+    async with staged(tmp_path) as stage:
+        await stage.settle()
+        stage.deck.chat.refresh()
+        asked: list[str] = []
+        stage.deck.call_after_refresh(asked.append, "keys")
+        await stage.screen()
+        assert asked
 
 
 async def test_a_click_on_a_key_is_that_key(tmp_path: Path) -> None:
