@@ -71,6 +71,8 @@ class Submission:
         fork_of: another request, for several samples of one prompt. If that one still runs when
             this one is admitted, this one starts from its tokens as far as both agree, and shares
             their full blocks; the last, partly filled block is copied.
+        cache_salt: only requests of the same salt find its prefix in the cache. Those without one
+            share theirs, and the prefixes that are pinned.
         trims_max_tokens: whether a `max_tokens` for which the context has no room behind the prompt
             is cut to what fits; else the request is refused.
     """
@@ -87,6 +89,7 @@ class Submission:
     priority: int = 0
     deadline: float | None = None
     fork_of: str | None = None
+    cache_salt: str = ""
     trims_max_tokens: bool = False
 
 

@@ -26,6 +26,7 @@ class Request:
         max_output_tokens: `sampling.max_tokens`, or as many as model length and pool leave.
         fork_of: a live request whose computed tokens this one starts from, as far as both agree.
         grammar: what the output is to follow; None if it is free.
+        cache_salt: of the prefixes that it finds in the cache, and leaves there.
         prompt_token_ids, output_token_ids: packed, for a list of Python's integers takes ten times
             the memory.
         num_prompt_tokens: how many `prompt_token_ids` there are.
@@ -63,6 +64,7 @@ class Request:
     deadline: float | None = None
     fork_of: Request | None = None
     grammar: Grammar | None = None
+    cache_salt: str = ""
 
     state: RequestState = RequestState.WAITING
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))

@@ -44,7 +44,7 @@ class KVCache:
         self.host = HostPool(0 if keeps_states else config.num_host_blocks)
         self.snapshots = SnapshotPool(config.num_snapshots) if keeps_states else None
         self.takes_snapshots = keeps_states and config.num_snapshots > 0
-        self._root = root_hash(key)
+        self._key = key
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -155,6 +155,8 @@ class KVCache:
         """
         source = request.fork_of
         if source is None or source.state is not RequestState.RUNNING:
+            return 0
+        if source.cache_salt != request.cache_salt:
             return 0
         if self.snapshots is not None:
             return 0  # The source's state is that after all of its tokens, or a snapshot.
@@ -339,10 +341,11 @@ class KVCache:
     def _hash_upto(self, request: Request, num_tokens: int) -> None:
         hashes = request.block_hashes
         if len(hashes) < num_tokens // self.block_size:
-            self._chain(hashes, request.token_ids(len(hashes) * self.block_size, num_tokens))
+            token_ids = request.token_ids(len(hashes) * self.block_size, num_tokens)
+            self._chain(hashes, token_ids, request.cache_salt)
 
-    def _chain(self, hashes: list[bytes], token_ids: Sequence[int]) -> None:
+    def _chain(self, hashes: list[bytes], token_ids: Sequence[int], salt: str = "") -> None:
         """Append the hashes of the full blocks of `token_ids`, which follow the hashed tokens."""
         for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
-            parent = hashes[-1] if hashes else self._root
+            parent = hashes[-1] if hashes else root_hash(self._key, salt)
             hashes.append(block_hash(parent, token_ids[start : start + self.block_size]))

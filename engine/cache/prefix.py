@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-def root_hash(key: str) -> bytes:
-    """The hash at which every chain starts. `key` names all that the cache's content depends on
-    except the tokens: model, dtype, salt."""
-    return hashlib.sha256(key.encode()).digest()
+def root_hash(key: str, salt: str = "") -> bytes:
+    """The hash at which every chain of this salt starts. `key` names all that the cache's content
+    depends on except the tokens: model and dtype. It has no line break, so that no salt makes it
+    another."""
+    text = f"{key}\n{salt}" if salt else key
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:

@@ -10,6 +10,8 @@ from engine.api.sampling import SamplingParams
 
 MAX_DEADLINE = 365 * 24 * 3600
 MAX_PRIORITY = 1_000_000
+# Six times what vLLM recommends, 256 random bits in base64.
+MAX_CACHE_SALT = 256
 
 
 def check_priority(priority: int) -> None:

@@ -150,6 +150,7 @@ class Roster:
             deadline=None if deadline is None else arrival + deadline,
             fork_of=None if source is None else self.live.get(source),
             grammar=grammar,
+            cache_salt=submission.cache_salt,
         )
 
     def _check_room(self, request_id: str) -> None:

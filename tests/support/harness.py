@@ -212,7 +212,7 @@ class CoreHarness:
     ) -> None:
         sampling = {"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
         arrival = options.pop("arrival", None)
-        names = ("priority", "deadline", "origin", "fork_of")
+        names = ("priority", "deadline", "origin", "fork_of", "cache_salt")
         routed = {key: options.pop(key) for key in names if key in options}
         params = SamplingParams(**(sampling | options))  # type: ignore[arg-type]
         self._prompts[name] = list(prompt), params

@@ -36,6 +36,7 @@ class ChatCompletions(Generation[ChatCompletionRequest]):
                 repeats_begun=False,
                 priority=self.service.quotas.priority(user, -(asked.priority or 0)),
                 fork_of=first if choice else None,
+                cache_salt=self.service.salt(user, asked.cache_salt),
             )
             for choice in range(asked.choices)
         ]

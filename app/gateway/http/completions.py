@@ -23,6 +23,7 @@ class Completions(Generation[CompletionRequest]):
     def submissions(self, user: str, asked: CompletionRequest) -> Sequence[Submission]:
         sampling = {**self.service.sampling, **asked.sampling()}
         priority = self.service.quotas.priority(user, -(asked.priority or 0))
+        salt = self.service.salt(user, asked.cache_salt)
         first = new_request_id()
         made: list[Submission] = []
         for number, prompt in enumerate(asked.prompts()):
@@ -37,6 +38,7 @@ class Completions(Generation[CompletionRequest]):
                     origin=origin,
                     priority=priority,
                     fork_of=begun if choice else None,
+                    cache_salt=salt,
                 )
                 for choice in range(asked.choices)
             ]

@@ -128,6 +128,7 @@ class HttpGateway(ThreadedGateway):
             tally=self._tally,
             names=frozenset(settings.names),
             sampling=dict(sampling or {}),
+            separate_caches=settings.separate_caches,
         )
         self._batching = Batching(service, settings, store_file, self._thread.loop)
         wanted = max(MOST_CONNECTIONS, 2 * settings.max_requests)

@@ -32,6 +32,7 @@ class Messages(AnthropicEndpoint, Generation[MessagesRequest]):
             begun=0 if messages[-1].role == "assistant" else None,
             repeats_begun=False,
             priority=self.service.quotas.priority(user, 0),
+            cache_salt=self.service.salt(user, asked.cache_salt),
             trims_max_tokens=True,
         )
         return (one,)

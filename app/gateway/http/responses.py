@@ -53,6 +53,7 @@ class Responses(Generation[ResponsesRequest]):
             request_id=request_id,
             origin=origin,
             priority=self.service.quotas.priority(user, 0),
+            cache_salt=self.service.salt(user, asked.cache_salt),
         )
         return (one,)
 

@@ -19,6 +19,7 @@ from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.told import T, read
 from app.gateway.quotas import Quotas
+from app.gateway.sources import HTTP, salt_of
 from app.gateway.tally import Tally
 from engine.api.client import EngineClient
 from engine.api.status import EnginePhase
@@ -33,6 +34,7 @@ class Service:
     Attributes:
         names: further names under which the loaded model is asked for; `*` is any.
         sampling: for what a request leaves open, over the model's defaults.
+        separate_caches: whether users do not find each other's prefixes in the cache.
     """
 
     client: EngineClient
@@ -44,6 +46,7 @@ class Service:
     tally: Tally
     names: frozenset[str]
     sampling: Mapping[str, object]
+    separate_caches: bool
 
     def asker(self, request: Request) -> str:
         """Who asks.
@@ -93,6 +96,10 @@ class Service:
             ClientDisconnect: the client has gone, and it is not wanted any more.
         """
         return await unless_gone(request, asyncio.wrap_future(promise))
+
+    def salt(self, user: str, stated: str | None) -> str:
+        """As `salt_of` has it."""
+        return salt_of(HTTP, user, stated, separate=self.separate_caches)
 
     @property
     def max_model_len(self) -> int:

@@ -135,6 +135,7 @@ class HttpSettings(BaseModel):
         drain_seconds: how long requests may go on when the program is to end.
         metrics_prefix: of the metrics that vLLM has, in place of its own.
         metrics_open: whether metrics are read without a key, where keys are set.
+        separate_caches: whether users do not find each other's prefixes in the cache.
         quota: what each user may take who has no key of an own.
     """
 
@@ -154,6 +155,7 @@ class HttpSettings(BaseModel):
     drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
     metrics_prefix: Annotated[str, AfterValidator(_prefix)] = "vllm:"
     metrics_open: bool = False
+    separate_caches: bool = False
     quota: HttpQuota = HttpQuota()
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ from app.gateway.mqtt.protocol.replies import (
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller, user_of
 from app.gateway.mqtt.transport.link import Outgoing
-from app.gateway.sources import MQTT
+from app.gateway.sources import MQTT, salt_of
 from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
 from app.store.history import History
@@ -132,13 +132,17 @@ class Exchange:
         """Whether the conversation is kept."""
         return self.request.session_id is not None
 
-    def submission(self, sampling: Mapping[str, object], deadline_ms: int) -> Submission:
+    def submission(
+        self, sampling: Mapping[str, object], deadline_ms: int, *, separate_caches: bool
+    ) -> Submission:
         """What is submitted to the engine.
 
         Args:
             sampling: parameters that hold where the request states none.
             deadline_ms: how long it may wait for the batch if the request does not say.
+            separate_caches: whether no other user is to find its prefix in the cache.
         """
+        user, stated = self.caller.user, self.request.cache_salt
         return Submission(
             messages=self.messages,
             context=self.context,
@@ -146,11 +150,12 @@ class Exchange:
             chat_defaults=True,
             request_id=self.engine_id,
             origin=Origin(
-                user=self.caller.user,
+                user=user,
                 conversation=self.conversation.id,
                 source=MQTT,
                 title=self.conversation.title,
             ),
+            cache_salt=salt_of(MQTT, user, stated, separate=separate_caches),
             priority=self.priority,
             deadline=(self.request.deadline_ms or deadline_ms) / 1000.0,
         )

@@ -43,6 +43,7 @@ class Exchanges:
         interval: seconds between two deltas of a reply.
         sampling: parameters that hold where a request states none.
         deadline_ms: how long a request that does not say may wait for the batch.
+        separate_caches: whether users do not find each other's prefixes in the cache.
         clock: monotonic seconds.
 
     Attributes:
@@ -62,6 +63,7 @@ class Exchanges:
         interval: float,
         sampling: Mapping[str, object],
         deadline_ms: int,
+        separate_caches: bool,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
     ) -> None:
@@ -74,6 +76,7 @@ class Exchanges:
         self._interval = interval
         self._sampling = sampling
         self._deadline_ms = deadline_ms
+        self._separate_caches = separate_caches
         self._clock = clock
         self._loop = loop
         self.num_waiting = 0
@@ -116,7 +119,9 @@ class Exchanges:
         """Give a journalled request to the engine."""
         self._tally.accepted += 1
         self._keep(exchange)
-        submission = exchange.submission(self._sampling, self._deadline_ms)
+        submission = exchange.submission(
+            self._sampling, self._deadline_ms, separate_caches=self._separate_caches
+        )
         exchange.stream = self._client.submit(submission, self.wake)
 
     def cancel(self, exchanges: Iterable[Exchange], fault: Fault) -> None:

@@ -107,6 +107,7 @@ class MqttGateway(ThreadedGateway):
             interval=settings.delta_ms / 1000.0,
             sampling=dict(sampling or {}),
             deadline_ms=settings.deadline_ms,
+            separate_caches=settings.separate_caches,
             loop=self._loop,
             clock=time.monotonic,
         )

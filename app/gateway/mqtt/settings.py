@@ -63,6 +63,7 @@ class MqttSettings(BaseModel):
         retention_days: how long a conversation is kept that nobody goes on with; 0 is for ever.
         drain_seconds: how long requests may go on when the program is to end.
         embedded_broker: whether to run a broker (amqtt) on the loopback.
+        separate_caches: whether users do not find each other's prefixes in the cache.
         quota: what each user may take.
         users: what single users may take instead, by name.
     """
@@ -88,6 +89,7 @@ class MqttSettings(BaseModel):
     retention_days: float = Field(default=30.0, ge=0.0, le=36_500.0, allow_inf_nan=False)
     drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
     embedded_broker: bool = False
+    separate_caches: bool = False
     quota: Quota = Quota()
     users: dict[Level, Quota] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -61,6 +62,48 @@ def test_a_hit_shares_blocks_and_counts_their_tokens() -> None:
     assert (second.block_table, second.num_computed_tokens, second.num_published) == (hit, 8, 2)
     cache.pool.check([(1, first.block_table), (2, second.block_table)])
     assert cache.pool.num_shared == 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_hit"),
+    [
+        ("", "", True),
+        ("a", "a", True),
+        ("a", "", False),
+        ("", "a", False),
+        ("a", "b", False),
+        ("a", "a\ud800", False),  # no Unicode, as JSON may spell it
+    ],
+)
+def test_only_requests_of_one_salt_find_each_other_s_blocks(
+    ours: str, theirs: str, is_hit: bool
+) -> None:
+    cache = make_cache()
+    first = make_request(1, range(11), cache_salt=theirs)
+    compute(cache, first, 11)
+    second = make_request(2, range(11), cache_salt=ours, fork_of=first)
+    assert cache.match(second) == ([0, 1] if is_hit else [])
+    first.state, first.num_committed_tokens = RequestState.RUNNING, 11
+    assert cache.common(second) == (10 if is_hit else 0)
+
+
+def test_a_salt_that_spells_a_block_finds_no_chain_behind_it() -> None:
+    """Else a client would have another's blocks computed into its own place."""
+    cache = make_cache()
+    tokens = [int.from_bytes(b"abcd", sys.byteorder)] * 4 + list(range(5))
+    compute(cache, make_request(1, tokens), 9)
+    salted = make_request(2, tokens[4:], cache_salt="abcd" * 4)
+    assert cache.match(salted) == []
+
+
+def test_a_pinned_prefix_is_of_those_without_a_salt() -> None:
+    cache = make_cache(num_blocks=32)
+    assert cache.pin("system", list(range(8))) == 2
+    for ordinal, salt in enumerate(("a", ""), start=1):
+        request = make_request(ordinal, range(11), cache_salt=salt)
+        compute(cache, request, 11)
+        let_go(cache, request)
+        assert [computed for _, _, computed in cache.pins()] == [0 if salt else 2]
 
 
 def test_the_hit_ends_where_the_tokens_differ_or_the_blocks_are_gone() -> None:

@@ -59,6 +59,53 @@ class TestFullPrefixHit:
         engine.finish()
 
 
+class TestSalt:
+    """Whatever becomes of a request, its blocks are found by those of its own salt only."""
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_preempted_request_finds_its_own_blocks(self, depth: int) -> None:
+        engine = CoreHarness(block_size=2, depth=depth)
+        engine.submit("asks", PROMPT, 6, cache_salt="a")
+        for _ in range(4):
+            engine.step()
+        while engine.core._in_flight:
+            engine.core._commit()
+        request = engine.core._roster.live["asks"]
+        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+        engine.finish()
+        starts = [row.start for plan in engine.runner.plans if plan.new for row in plan.rows]
+        assert starts[0] == 0 < starts[1]
+        for salt, cached in (("", 0), ("b", 0), ("a", 6)):
+            engine.submit(f"again {salt}", PROMPT, 6, cache_salt=salt)
+            engine.finish()
+            assert engine.ends[f"again {salt}"].usage.cached_tokens == cached
+
+    def test_what_is_swapped_out_comes_back_to_its_own(self) -> None:
+        engine = CoreHarness(block_size=2, num_host_blocks=30, preemption="swap")
+        engine.submit("other", PROMPT, 3)
+        engine.finish()
+        engine.submit("asks", PROMPT, 6, cache_salt="a")
+        for _ in range(3):
+            engine.step()
+        request = engine.core._roster.live["asks"]
+        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+        engine.finish()
+        assert engine.tokens["asks"][:3] == engine.tokens["other"]
+        assert engine.ends["asks"].usage.cached_tokens == 0
+
+    @pytest.mark.parametrize(("salt", "cached"), [("a", 7), ("b", 0), ("", 0)])
+    def test_a_reply_of_several_takes_over_those_of_its_own_salt(
+        self, salt: str, cached: int
+    ) -> None:
+        engine = CoreHarness()
+        engine.submit("first", PROMPT, 6, cache_salt="a")
+        engine.step()
+        engine.submit("second", PROMPT, 6, cache_salt=salt, fork_of="first")
+        engine.finish()
+        assert engine.ends["second"].usage.cached_tokens == cached
+        assert engine.tokens["second"] == engine.tokens["first"]
+
+
 class TestTouchBeforeGiving:
     """Hits are held before anything is given; tables are let go from the tail."""
 

@@ -66,6 +66,7 @@ REQUESTS = st.fixed_dictionaries(
         "priority": st.integers(-1, 1),
         "user": st.sampled_from(("ann", "bob", "eve")),
         "fork": st.sampled_from((None, None, None, 0, 1, 5)),
+        "cache_salt": st.sampled_from(("", "", "a", "b")),
         "deadline": st.sampled_from((None, None, None, 0.005, 0.05, 0.5)),
     }
 )
@@ -336,6 +337,7 @@ def some_request(rng: random.Random, *, may_fork: bool) -> dict[str, object]:
         "priority": rng.randrange(3),
         "user": rng.choice(("ann", "ann", "bob")),
         "fork": rng.choice((None, None, None, 0, 1)) if may_fork else None,
+        "cache_salt": rng.choice(("", "", "a")),
         "deadline": rng.choice((None, None, None, 2.0)),
     }
 

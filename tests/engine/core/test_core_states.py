@@ -109,6 +109,17 @@ def test_what_is_computed_again_leaves_its_snapshot_where_it_was() -> None:
         assert cache.snapshots.has(request.block_hashes[6])
 
 
+def test_a_snapshot_is_found_by_requests_of_its_salt() -> None:
+    engine = harness()
+    cached = {}
+    for number, salt in enumerate(("a", "", "b", "a")):
+        engine.submit(f"{number}", PROMPT, 2, cache_salt=salt)
+        engine.finish()
+        cached[number] = engine.ends[f"{number}"].usage.cached_tokens
+    assert cached.pop(3) > 0
+    assert cached == {0: 0, 1: 0, 2: 0}
+
+
 def test_a_fork_goes_on_from_a_snapshot_of_its_source() -> None:
     engine = harness()
     engine.submit("a", PROMPT, 12)

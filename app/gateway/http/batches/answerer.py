@@ -69,6 +69,7 @@ class Answerer:
         loop: asyncio.AbstractEventLoop,
         names: Collection[str],
         sampling: Mapping[str, object],
+        separate_caches: bool = False,
     ) -> None:
         tally = Tally(time.monotonic)
         quota = Quota(requests=_NO_LIMIT, max_priority=-MAX_PRIORITY)
@@ -98,6 +99,7 @@ class Answerer:
             tally=tally,
             names=frozenset(names),
             sampling=sampling,
+            separate_caches=separate_caches,
         )
         self._endpoints: dict[str, Generation[Any]] = {
             "/v1/chat/completions": ChatCompletions(self._service),

@@ -42,7 +42,13 @@ class Batching:
         self._service = service
         self._settings = settings
         self._shelf = Shelf(store_file, settings.stored_bytes)
-        self._answerer = Answerer(client, loop=loop, names=service.names, sampling=service.sampling)
+        self._answerer = Answerer(
+            client,
+            loop=loop,
+            names=service.names,
+            sampling=service.sampling,
+            separate_caches=service.separate_caches,
+        )
         self._room = Room(client, service.admission, self._answerer.exchanges)
         rates = Quotas(settings.quota, settings.keys, lambda: None, time.monotonic)
         self._keeper = BatchKeeper(self._shelf, self._answerer, self._room, rates)

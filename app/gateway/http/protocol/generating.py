@@ -10,7 +10,7 @@ from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
 from app.gateway.http.protocol.told import Told
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_LOGPROBS, MAX_STOP_TOKENS, MAX_STOPS, SamplingParams
-from engine.core.admission import MAX_PRIORITY
+from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_CHOICES = 128
 
@@ -45,6 +45,7 @@ class Generating(Structured):
         seed: of the first reply; the others have the numbers that follow it.
         user: whom the client asks for; it is shown, and counts for no quota.
         priority: as vLLM has it: a request with a smaller number goes first.
+        cache_salt: as vLLM has it: only requests that state the same find its prefix in the cache.
         prompt_logprobs: as vLLM has it: how many of the likeliest tokens are told at each place of
             the prompt, beside the one that stands there.
         logit_bias, stop_token_ids, top_k, min_p, repetition_penalty, ignore_eos, min_tokens: as
@@ -75,6 +76,7 @@ class Generating(Structured):
         "stream_options.include_usage": "true or false",
         "stream_options.continuous_usage_stats": "true or false",
         "priority": f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
+        "cache_salt": f"text of 1 to {MAX_CACHE_SALT} characters",
         "user": "text",
     }
 
@@ -98,6 +100,7 @@ class Generating(Structured):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     user: str | None = None
 
     @property

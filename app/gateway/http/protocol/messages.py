@@ -22,6 +22,7 @@ from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_STOPS, SamplingParams
 from engine.api.tools import MAX_TOOLS
+from engine.core.admission import MAX_CACHE_SALT
 
 
 class Tool(Told):
@@ -202,6 +203,7 @@ class MessagesRequest(MessageCountRequest):
     Attributes:
         max_tokens: most tokens of the reply, thinking included, as far as the context has room.
         top_k: keep the k most likely tokens; 0 keeps all.
+        cache_salt: as vLLM has it: only requests that state the same find its prefix in the cache.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -212,6 +214,7 @@ class MessagesRequest(MessageCountRequest):
         "top_p": "a number",
         "top_k": "an integer",
         "stream": "true or false",
+        "cache_salt": f"text of 1 to {MAX_CACHE_SALT} characters",
         "metadata": "an object with user_id",
         "metadata.user_id": "text",
     }
@@ -222,6 +225,7 @@ class MessagesRequest(MessageCountRequest):
     top_p: float | None = None
     top_k: int | None = None
     stream: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
 
     def structure(self) -> dict[str, Any] | None:

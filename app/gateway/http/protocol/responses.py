@@ -16,6 +16,7 @@ from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import SamplingParams
 from engine.api.tools import MAX_TOOLS
+from engine.core.admission import MAX_CACHE_SALT
 
 
 class Function(Told):
@@ -64,6 +65,7 @@ class ResponsesRequest(Told):
         previous_response_id: a response of the same user, whose conversation the input goes on
             with.
         store: whether this one may be gone on with, and asked for again.
+        cache_salt: as vLLM has it: only requests that state the same find its prefix in the cache.
         background, conversation, prompt, truncation: read to be refused, unless they change
             nothing.
     """
@@ -93,6 +95,7 @@ class ResponsesRequest(Told):
         "stream": "true or false",
         "metadata": "a map of names to texts",
         "truncation": "disabled, or left out",
+        "cache_salt": f"text of 1 to {MAX_CACHE_SALT} characters",
         "background": "true or false",
     }
 
@@ -114,6 +117,7 @@ class ResponsesRequest(Told):
     stream: bool | None = None
     metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     background: bool | None = None
     conversation: Any = None
     prompt: Any = None

@@ -23,7 +23,7 @@ from app.gateway.mqtt.protocol.turns import ChatTurn, Wire
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_STOPS, SamplingParams
 from engine.api.tools import MAX_TOOLS
-from engine.core.admission import MAX_PRIORITY
+from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_MESSAGES = 1_000
 MAX_DEADLINE_MS = 86_400_000
@@ -76,6 +76,7 @@ ALLOWED = {
     "accepted": "true or false",
     "delta_qos": "0 or 1",
     "deadline_ms": f"an integer from 1 to {MAX_DEADLINE_MS}",
+    "cache_salt": f"text of 1 to {MAX_CACHE_SALT} characters",
     "priority": f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
     "sent_at": "a number of seconds since the epoch",
 }
@@ -124,6 +125,7 @@ class ChatRequest(Wire):
         delta_qos: the quality of service of the deltas.
         deadline_ms: milliseconds that the request may wait for the batch.
         priority: requests with a larger one go first, as far as the user's quota allows.
+        cache_salt: only requests that state the same find its prefix in the cache.
         sent_at: when the request was published, in seconds since the epoch by the client's clock.
             It is used for measuring only.
 
@@ -158,6 +160,7 @@ class ChatRequest(Wire):
     accepted: bool = True
     delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
     deadline_ms: Annotated[int, Field(ge=1, le=MAX_DEADLINE_MS)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     sent_at: float | None = None
 
@@ -206,7 +209,7 @@ class ChatRequest(Wire):
         again has the same one."""
         fields = self.model_dump(exclude={"sent_at"})
         # Requests that were journalled before there were these fields keep their digests.
-        _drop_unstated(fields, "chat_template_kwargs", "tools", "structure")
+        _drop_unstated(fields, "chat_template_kwargs", "tools", "structure", "cache_salt")
         for turn in fields["messages"]:
             _drop_unstated(turn, "tool_calls", "tool_call_id", "name", "reasoning_content")
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -53,6 +53,43 @@ def test_a_key_names_its_user(tmp_path: Path) -> None:
         assert users == {"bob": 1, "stranger": 6}
 
 
+PROMPTS = {
+    "/v1/chat/completions": BODY,
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello"},
+    "/v1/messages": {**BODY, "max_tokens": 4},
+}
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+def test_a_salt_and_keys_that_are_apart_reach_the_engine(path: str) -> None:
+    """No salt of one key is that of another, whatever the client states."""
+    keys = {name: {"key": name} for name in ("ann", "bob")}
+    for separate in (False, True):
+        with http_serving(keys=keys, separate_caches=separate) as serving, serving.running():
+            salts: dict[tuple[str, str | None], str] = {}
+            stated = (None, "a", "b", '["http", "ann", null]')
+            for user in keys:
+                for salt in stated:
+                    body = PROMPTS[path] if salt is None else {**PROMPTS[path], "cache_salt": salt}
+                    answer = serving.http.post(path, json=body, headers={"x-api-key": user})
+                    assert answer.status_code == 200
+                    salts[user, salt] = serving.engine.submissions[-1].cache_salt
+            alike = [salts["ann", salt] == salts["bob", salt] for salt in stated]
+            assert alike == [not separate] * 4
+            assert len({*salts.values()}) == (8 if separate else 4)
+            assert (salts["ann", None] == "") is not separate
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+@pytest.mark.parametrize("salt", ["", "x" * 257, 7])
+def test_a_salt_has_bounds(serving: HttpServing, path: str, salt: object) -> None:
+    answer = serving.http.post(path, json={**PROMPTS[path], "cache_salt": salt})
+    assert answer.status_code == 400
+    assert "cache_salt" in answer.text
+    assert "it must be text of 1 to 256 characters" in answer.text
+
+
 def test_only_pages_of_stated_origins_may_ask() -> None:
     asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     with http_serving() as serving:

@@ -41,6 +41,26 @@ def test_a_response_topic_elsewhere_is_refused(served: Serving, alice: Peer, top
     assert not served.engine.submissions
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_salt_and_users_that_are_apart_reach_the_engine(
+    separate: bool, broker: Mosquitto, tmp_path: Path
+) -> None:
+    salts = []
+    with serving(broker.port, tmp_path, separate_caches=separate) as served:
+        for user in ("alice", "bob"):
+            with peer(broker.port, user=user, client=user) as asker:
+                asker.ask("none")
+                asker.ask("salt", cache_salt="s")
+                asker.ask("empty", cache_salt="")
+                error = asker.end("empty")["error"]
+                assert (error["code"], error["param"]) == (400, "cache_salt")
+                assert error["message"].endswith("it must be text of 1 to 256 characters")
+            served.accepted(len(salts) + 2)
+            salts = [one.cache_salt for one in served.engine.submissions]
+    assert len(set(salts)) == (4 if separate else 2)
+    assert ("" in salts) is not separate
+
+
 def test_requests_are_refused_that_can_not_be_served(served: Serving, alice: Peer) -> None:
     alice.ask("model", model="another")
     assert alice.end("model")["error"]["code"] == 404

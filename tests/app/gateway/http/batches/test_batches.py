@@ -144,6 +144,24 @@ def test_each_endpoint_answers_its_own(serving: HttpServing) -> None:
         client.responses.retrieve(body["id"])
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_lines_have_the_salts_of_their_owner(separate: bool) -> None:
+    """As what the same key asks at once."""
+    keys = {"ann": {"key": "a"}, "bob": {"key": "b"}}
+    with http_serving(keys=keys, separate_caches=separate) as serving, serving.running():
+        salts: list[dict[str, str]] = []
+        for user in ("a", "b"):
+            client = client_of(serving.url, user)
+            lines = [line("x"), line("y", asking("y") | {"cache_salt": "s"})]
+            ended(serving, client, start(client, lines))
+            now = asking("now") | {"cache_salt": "s"}
+            serving.http.post("/v1/chat/completions", json=now, headers={"x-api-key": user})
+            made = serving.engine.submissions[-3:]
+            salts.append({one.messages[-1].content: one.cache_salt for one in made})
+        assert [one["y"] == one["now"] != one["x"] for one in salts] == [True, True]
+        assert all((salts[0][name] != salts[1][name]) is separate for name in ("x", "y", "now"))
+
+
 def test_nobody_sees_anothers() -> None:
     with http_serving(keys={"ann": {"key": "a"}, "bob": {"key": "b"}}) as serving:
         ann, bob = client_of(serving.url, "a"), client_of(serving.url, "b")
