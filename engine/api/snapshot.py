@@ -77,7 +77,8 @@ class LatencyView:
     """Distributions over the last `window` seconds, in seconds, of at most 8,192 samples each.
 
     Attributes:
-        tpot: of the requests that ended, and of the running ones with their means so far.
+        tpot: of the requests that ended, and of the running ones that have 8 tokens or more, with
+            their means so far.
         e2e: of the requests that ended.
         until: when the window ends, on the engine's clock: when the snapshot was asked for.
         samples: those behind the distributions by their names, older ones included; nobody adds to

@@ -25,6 +25,10 @@ MAX_STRETCHES = 2_048
 MAX_SHARING = 32
 # A window is moved on at most this often, in seconds: it takes some milliseconds.
 AGEING_SECONDS = 1.0
+# A reply that runs has a speed once it has so many tokens. The mean of the first two or three is
+# that of the prompts that were computed between them: p99 was 223 to 748 ms where clients measured
+# 77 to 321.
+STEADY_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Sketch:
 
     Attributes:
         view: takes what is missing.
+        tpot: None before `STEADY_TOKENS` tokens.
         gaps: between the tokens of the request, in seconds.
     """
 
@@ -70,7 +75,8 @@ class Sketch:
             finish_reason=request.finish_reason,
             error=request.error.message if request.error else "",
         )
-        return Sketch(view, request.ordinal, tpot, request.token_gaps.last())
+        steady = tpot if len(request.output_token_ids) >= STEADY_TOKENS else None
+        return Sketch(view, request.ordinal, steady, request.token_gaps.last())
 
     def finish(self, shared_blocks: int = 0) -> RequestView:
         """The view, with what takes time to compute."""
