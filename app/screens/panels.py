@@ -91,7 +91,7 @@ class Panels:
         """
         rates = engine.tokens_per_second, engine.prefill_per_second
         broker = mqtt.readings.state if mqtt.readings else None
-        self.kpi.show(engine.snapshot, engine.status, *rates, broker)
+        self.kpi.show(engine.snapshot, engine.status, *rates, broker, engine.tokens_per_second_now)
         self.mqtt.show(mqtt.readings)
         self.http.show(http.readings)
         snapshot = engine.snapshot

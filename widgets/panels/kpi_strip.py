@@ -55,6 +55,7 @@ class KpiStrip(LineView):
         tokens_per_second: float,
         prefill_per_second: float,
         broker: BrokerState | None = None,
+        tokens_per_second_now: float | None = None,
     ) -> None:
         """Show the engine. Each call adds a point to the course of the throughput.
 
@@ -63,11 +64,13 @@ class KpiStrip(LineView):
             prefill_per_second: prompt tokens that were computed.
             broker: the state of the broker, which is named unless all is well; None without a
                 broker.
+            tokens_per_second_now: over a shorter time, for the course; None is the same.
         """
         self._snapshot, self._status, self._broker = snapshot, status, broker
         self._tokens_per_second = tokens_per_second
         self._prefill_per_second = prefill_per_second
-        self._history.add(tokens_per_second)
+        now = tokens_per_second_now
+        self._history.add(tokens_per_second if now is None else now)
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,11 @@ from widgets.quantization import briefly
 
 # Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
 RECORDS_KEPT = 8192
-RATE_SECONDS = 2.0
+# Over 2 s the rate went from 18 to 636 where it was 205: chunks of prompts stand between decodes.
+RATE_SECONDS = 10.0
+# Of the course of the rate, in which bursts are to show; an engine without a step in so many
+# seconds is idle, and a rate over fewer is chance.
+MOMENT_SECONDS = 2.0
 # A machine that slept, or whose clock was set, is known by so many seconds of difference.
 CLOCK_SET_SECONDS = 5.0
 
@@ -45,6 +50,7 @@ class EngineWatch:
         self.comparison = Comparison()
         self.epoch = 0.0
         self._recent: deque[tuple[float, StepRecord]] = deque()
+        self._busy_since = self._looked_at = -math.inf
         self._pace = LoadingPace(clock)
         self._last_change: KnobChange | None = None
 
@@ -69,8 +75,8 @@ class EngineWatch:
 
     @property
     def is_computing(self) -> bool:
-        """Whether the engine has taken steps in the last `RATE_SECONDS`."""
-        return bool(self._recent)
+        """Whether the engine has taken steps in the last `MOMENT_SECONDS`."""
+        return bool(self._recent) and self._recent[-1][0] > self._looked_at - MOMENT_SECONDS
 
     def block(self, number: int) -> BlockView | None:
         """A block of the pool in full, once the engine has told of it."""
@@ -93,27 +99,49 @@ class EngineWatch:
         if snapshot is not None and snapshot is not before:
             self.comparison.look(snapshot, self.records)
         now = self._clock()
+        if records and not self.is_computing:
+            # What came before a pause says nothing of the rate now.
+            self._recent.clear()
+            self._busy_since = now if self._looked_at == -math.inf else self._looked_at
+        self._looked_at = now
         self._recent.extend((now, record) for record in records)
-        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+        while self._recent and self._recent[0][0] <= now - RATE_SECONDS:
             self._recent.popleft()
         return records
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens a second, of all sessions together."""
-        return sum(record.output_tokens for _, record in self._recent) / RATE_SECONDS
+        """Output tokens a second, of all sessions together; 0 where nothing is computed."""
+        return self._rate(sum(record.output_tokens for _, record in self._recent))
 
     @property
     def prefill_per_second(self) -> float:
-        """Prompt tokens that were computed a second."""
-        return sum(record.prefill_tokens for _, record in self._recent) / RATE_SECONDS
+        """Prompt tokens that were computed a second; 0 where nothing is computed."""
+        return self._rate(sum(record.prefill_tokens for _, record in self._recent))
+
+    @property
+    def tokens_per_second_now(self) -> float:
+        """Output tokens a second of the last `MOMENT_SECONDS`."""
+        return sum(record.output_tokens for record in self._moment()) / MOMENT_SECONDS
+
+    def _rate(self, tokens: int) -> float:
+        """Tokens a second, over the last `RATE_SECONDS` or since the last pause."""
+        if not self.is_computing:
+            return 0.0
+        seconds = min(self._looked_at - self._busy_since, RATE_SECONDS)
+        return tokens / max(seconds, MOMENT_SECONDS)
+
+    def _moment(self) -> list[StepRecord]:
+        since = self._looked_at - MOMENT_SECONDS
+        return [record for time, record in self._recent if time > since]
 
     @property
     def kv_waste(self) -> float | None:
         """The share of given token slots that were unused, over the steps of the last
-        `RATE_SECONDS`; None without steps."""
-        given = sum(record.given_slots for _, record in self._recent)
-        unused = sum(record.unused_slots for _, record in self._recent)
+        `MOMENT_SECONDS`; None without steps."""
+        steps = self._moment()
+        given = sum(record.given_slots for record in steps)
+        unused = sum(record.unused_slots for record in steps)
         return unused / given if given else None
 
     def knob(self, name: str) -> KnobState | None:

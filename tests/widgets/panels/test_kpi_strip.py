@@ -31,6 +31,16 @@ async def test_what_matters_most_comes_first(width: int, text: str) -> None:
         assert rows(strip) == [text]
 
 
+async def test_bursts_show_in_the_course_and_not_in_the_figure() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 160, 1):
+        for burst in (0.0, 600.0, 0.0, 600.0):
+            strip.show(snapshot(), READY, 205.0, 6100.0, None, burst)
+        (row,) = rows(strip)
+        assert row.startswith(" 205 tok/s")
+        assert " ▁█▁█ " in row
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 async def test_no_figure_moves_when_another_changes(width: int) -> None:
     """Neither the policy, nor large figures, nor what is wrong moves anything."""

@@ -2,7 +2,8 @@
 
 const STEPS_KEPT = 16_384;
 const SPANS = [1, 8, 64]; // Steps of a column.
-const RATE_MS = 2000;
+const RATE_MS = 10000;
+const PAUSE_MS = 2000; // After one, the rate is that of what came since.
 const FLASH_MS = 400;
 const OWNERS = 6;
 const MIN_STEPS = 20; // On either side of a change, for its effect to be told.
@@ -858,6 +859,11 @@ export class Deck {
     const now = performance.now();
     this.steps.push(...frame.steps);
     if (this.steps.length > STEPS_KEPT) this.steps.splice(0, this.steps.length - STEPS_KEPT);
+    if (!isAnew && frame.steps.length && !(now - this.arrivals.at(-1)?.now < PAUSE_MS)) {
+      this.arrivals = [];
+      this.busySince = this.takenAt ?? now;
+    }
+    this.takenAt = now;
     if (!isAnew) for (const step of frame.steps) this.arrivals.push({ now, output: step.output_tokens, prefill: step.prefill_tokens });
     while (this.arrivals.length && this.arrivals[0].now < now - RATE_MS) this.arrivals.shift();
     this.requests = frame.requests;
@@ -932,7 +938,8 @@ export class Deck {
   showKpis(engine) {
     const { latency, totals, goodput } = engine;
     this.goodput = goodput;
-    const seconds = RATE_MS / 1000;
+    const isBusy = this.takenAt - this.arrivals.at(-1)?.now < PAUSE_MS;
+    const seconds = isBusy ? Math.max(PAUSE_MS, Math.min(RATE_MS, this.takenAt - this.busySince)) / 1000 : Infinity;
     const hit = totals.prefix_queried_tokens ? totals.prefix_hit_tokens / totals.prefix_queried_tokens : null;
     const last = this.steps.at(-1);
     const figures = [

@@ -63,19 +63,43 @@ def test_another_model_is_noticed_though_it_was_not_seen_loading() -> None:
     assert [record.step for record in watch.look()] == [1]
 
 
-def test_rates_are_of_the_last_seconds_by_the_screens_own_clock() -> None:
+def test_rates_are_means_over_ten_seconds_or_since_the_last_pause() -> None:
+    """By the screen's own clock. Over two seconds, chunks of prompts made them useless."""
     engine, clock = ScriptedEngine(), VirtualClock()
     watch = EngineWatch(engine, clock)
+    watch.look()
+    clock.advance(0.5)
     asked(engine, "one two three")
     engine.finish_all()
     watch.look()
     records = tuple(watch.records)
-    assert watch.tokens_per_second == sum(r.output_tokens for r in records) / 2
+    output = sum(r.output_tokens for r in records)
+    assert output > 0
+    assert watch.tokens_per_second == output / 2  # over two seconds at least
     assert watch.prefill_per_second == sum(r.prefill_tokens for r in records) / 2
-    assert watch.tokens_per_second > 0
-    clock.advance(2.5)
+    assert watch.tokens_per_second_now == output / 2
+    for second in range(1, 30):
+        clock.advance(1.0)
+        for _ in range(3 if second % 2 else 1):
+            asked(engine, "one two three")
+        engine.finish_all()
+        watch.look()
+    # What a look finds came since the look before.
+    assert watch.tokens_per_second == pytest.approx(2 * output)
+    assert watch.tokens_per_second_now == pytest.approx(2 * output)
+    clock.advance(1.0)
     watch.look()
-    assert watch.tokens_per_second == 0
+    assert watch.tokens_per_second == pytest.approx(1.9 * output)
+    assert watch.tokens_per_second_now == pytest.approx(1.5 * output)
+    clock.advance(1.0)
+    watch.look()
+    assert not watch.is_computing
+    assert watch.tokens_per_second == watch.prefill_per_second == watch.tokens_per_second_now == 0
+    clock.advance(1.0)
+    asked(engine, "one two three")
+    engine.finish_all()
+    watch.look()
+    assert watch.tokens_per_second == output / 2
 
 
 def test_kv_waste_is_that_of_the_last_seconds_weighted_by_what_was_given() -> None:
