@@ -71,7 +71,7 @@ class DevicePanel(Panel, can_focus=True):
     so that they take no line from the host.
     """
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("lag", "p99")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("CPU", "RAM", "RSS", "lag", "p99")
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)

@@ -188,7 +188,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         names = [self._harmless(user.name) for user in shown]
         room = max(min(max(map(cell_len, names)), width - 3 * _COUNT_WIDTH), _LABEL_WIDTH)
         line = self.line(width).cell("users", room, palette.muted)
-        for head in ("running", "waiting", "rejected"):
+        for head in ("live", "no token", "rejected"):
             line.cell(head, _COUNT_WIDTH, palette.muted, "right")
         yield line
         for name, user in zip(names, shown, strict=True):
@@ -223,9 +223,9 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         figures = (
             ("in/s", readings.received, False),
             ("out/s", readings.sent, False),
-            ("running", readings.running, False),
+            ("live", readings.running, False),
             ("accepted", readings.accepted, False),
-            ("waiting", readings.waiting, False),
+            ("no token", readings.waiting, False),
             ("finished", readings.finished, False),
             self.own_figure(readings),
             ("rejected", rejected, rejected > 0),
@@ -314,6 +314,6 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
 
 def _user(user: GatewayUser) -> str:
     parts = [f"{user.name} {count(user.running)}"]
-    parts += [f"{count(user.waiting)} waiting"] if user.waiting else []
+    parts += [f"{count(user.waiting)} no token"] if user.waiting else []
     parts += [f"{count(user.rejected)} rejected"] if user.rejected else []
     return ", ".join(parts)

@@ -23,7 +23,7 @@ class HttpPanel(GatewayPanel[HttpReadings]):
     )
     FIRST_TOKEN = "arrival to first token"
     EXPLAINED = "open"
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("running", "waiting", "open")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("live", "no token", "open")
 
     BINDINGS: ClassVar[list[BindingType]] = [*list_keys("http")]
 

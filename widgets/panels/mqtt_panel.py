@@ -24,7 +24,7 @@ class MqttPanel(GatewayPanel[MqttReadings]):
     )
     FIRST_TOKEN = "publish to first token"
     EXPLAINED = "untold"
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("running", "waiting", "untold")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("live", "no token", "untold")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("mqtt"),

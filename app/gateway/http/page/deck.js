@@ -4,6 +4,8 @@ const STEPS_KEPT = 16_384;
 const SPANS = [1, 8, 64]; // Steps of a column.
 const RATE_MS = 10000;
 const PAUSE_MS = 2000; // After one, the rate is that of what came since.
+// As on the screen of the terminal.
+const ENDINGS = { stop: "done", length: "cut off", abort: "stopped", error: "failed" };
 const FLASH_MS = 400;
 const OWNERS = 6;
 const MIN_STEPS = 20; // On either side of a change, for its effect to be told.
@@ -558,7 +560,7 @@ class SessionTable {
   }
 
   static state(view) {
-    if (view.state === "finished") return view.finish_reason ?? "ended";
+    if (view.state === "finished") return ENDINGS[view.finish_reason] ?? "ended";
     if (view.state === "waiting") return "waits";
     if (view.state === "preempted") return "preempted";
     return view.prefilling ? "prefill" : "decode";
@@ -634,8 +636,7 @@ class SessionTable {
       if (column.only || column.why) cell.title = text;
       if (column.late) cell.classList.toggle("late", Boolean(column.late(view, goodput)));
       if (column.name === "state") {
-        const kind = view.finish_reason === "error" ? "failed" : text;
-        cell.className = view.state === "finished" && kind !== "failed" ? "left state" : `left state s-${kind}`;
+        cell.className = view.state === "finished" && text !== "failed" ? "left state" : `left state s-${text}`;
         cell.title = view.wait;
       }
     });

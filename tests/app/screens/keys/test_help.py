@@ -141,8 +141,8 @@ async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
         ("2", ("budget", "padding", "ended")),
         ("3", ("waste",)),
         ("4", ("TTFT", "TPOT", "ITL", "p99", "good", "preempt")),
-        ("5", ("lag",)),
-        ("8", ("running", "waiting", "untold")),
+        ("5", ("CPU", "RAM", "RSS", "lag")),
+        ("8", ("live", "no token", "untold")),
     ],
 )
 async def test_it_says_what_the_words_of_each_panel_mean(

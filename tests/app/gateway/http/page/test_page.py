@@ -67,6 +67,7 @@ def test_a_chat_streams_and_is_kept(serving: HttpServing, open_page: Any) -> Non
     row = serving.engine.snapshot().requests[0]
     assert page.value("document.querySelector('#sessions-rows td.title').title").startswith("hello")
     assert row.finish_reason == "stop"
+    page.until("document.querySelector('#sessions-rows td.state').textContent === 'done'")
     page.reload()
     page.until(f"{LIVE} && {has(MARKUP, '#messages')}")
     assert page.complaints == []
