@@ -12,6 +12,8 @@ from widgets.figures import UNKNOWN, compact, duration, percent
 
 # Fewer samples than these on either side are chance.
 MIN_SAMPLES = 5
+# A 99th percentile is near the largest sample, which of fewer is chance more often than not.
+MIN_TAIL_SAMPLES = 20
 # A load that is so many times another one is another load.
 OTHER_LOAD = 2.0
 
@@ -22,11 +24,17 @@ class Figure:
 
     Attributes:
         samples: how many latencies the value comes from; None if it comes from steps.
+        least: of how many it says something.
     """
 
     name: str
     value: str
     samples: int | None = None
+    least: int = MIN_SAMPLES
+
+    @property
+    def is_known(self) -> bool:
+        return self.samples is None or self.samples >= self.least
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class Figures:
         throughput: output tokens a second, over the time in which there was something to compute.
         ttft: latencies of the requests whose first token came, in seconds.
         tpot: latencies of the requests that ended, in seconds.
+        itl: the gaps between tokens, in seconds.
         sequences: how many sequences were computed in a step, on average over the steps' time.
         kv_waste: the share of given token slots that were unused, over all steps.
         underway: how many requests ran or waited, on average over the steps' time.
@@ -47,6 +56,7 @@ class Figures:
     throughput: float
     ttft: Distribution
     tpot: Distribution
+    itl: Distribution
     sequences: float
     kv_waste: float
     underway: float
@@ -57,7 +67,9 @@ class Figures:
         """The figures as text, the one that matters most first."""
         yield Figure("tok/s", compact(self.throughput))
         yield Figure("TTFT p50", duration(self.ttft.p50), self.ttft.count)
+        yield Figure("TTFT p99", duration(self.ttft.p99), self.ttft.count, MIN_TAIL_SAMPLES)
         yield Figure("TPOT p50", duration(self.tpot.p50), self.tpot.count)
+        yield Figure("ITL p99", duration(self.itl.p99), self.itl.count, MIN_TAIL_SAMPLES)
         yield Figure("batch", compact(self.sequences))
         yield Figure("KV waste", percent(self.kv_waste))
 
@@ -68,7 +80,7 @@ class Effect:
 
     The two compare if on each side at least `MIN_SAMPLES` requests came, and if neither the number
     of requests that were under way nor the length of their prompts differs by `OTHER_LOAD` times. A
-    latency needs as many samples of its own, too.
+    latency needs samples of its own, too.
     """
 
     change: KnobChange
@@ -98,13 +110,19 @@ class Effect:
         for then, now in zip(self.before.rows(), self.since.rows(), strict=True):
             few = ""
             for (when, _), of in zip(self._sides(), (then, now), strict=True):
-                if not few and of.samples is not None and of.samples < MIN_SAMPLES:
+                if not few and not of.is_known:
                     few = f"{of.samples or 'no'} sample{'s' * (of.samples != 1)} {when}"
             yield then, now, obstacle or few
 
     @property
+    def is_settled(self) -> bool:
+        """Whether each figure compares that was known before."""
+        pairs = zip(self.before.rows(), self.since.rows(), strict=True)
+        return not self.obstacle and all(now.is_known or not then.is_known for then, now in pairs)
+
+    @property
     def line(self) -> str:
-        """The figures that compare in one line, such as tok/s 310→402 · TTFT p50 190ms→240ms, and
+        """The figures that compare in one line, such as tok/s 310→402 · TTFT p50 190→240ms, and
         why the others do not."""
         if self.obstacle:
             return f"not comparable: {self.obstacle}"
@@ -113,7 +131,7 @@ class Effect:
             if why:
                 few.append(f"{then.name} not comparable: {why}")
             elif not then.value == now.value == UNKNOWN:
-                known.append(f"{then.name} {then.value}→{now.value}")
+                known.append(f"{then.name} {_course(then.value, now.value)}")
         return " · ".join([*known, *few])
 
     def _sides(self) -> Iterator[tuple[str, Figures]]:
@@ -121,6 +139,12 @@ class Effect:
         was."""
         for when, of in (("before", self.before), ("since", self.since)):
             yield f"in {max(of.seconds, 1):.0f}s {when}", of
+
+
+def _course(then: str, now: str) -> str:
+    """One value after the other, with their unit once if they have the same."""
+    unit = now.lstrip("0123456789.")
+    return f"{then.removesuffix(unit) if then.lstrip('0123456789.') == unit else then}→{now}"
 
 
 def _differ(one: float, other: float) -> bool:

@@ -69,7 +69,9 @@ class KnobHistory:
                 (since, strong),
             ):
                 line.cell(figure.value, _FIGURE_WIDTH, style, "right")
-                of = "" if figure.samples is None else f" of {figure.samples}"
+                # There is no room for more, nor doubt about the figure.
+                few = figure.samples is not None and figure.samples < 100
+                of = f" of {figure.samples}" if few else ""
                 line.cell(of, counts, palette.muted)
             if why and not effect.obstacle:
                 line.add(f"  {shorten(why, max(line.room - 2, 0))}", palette.muted)

@@ -20,7 +20,8 @@ def prompts(count: int, tokens: float = 700.0) -> Distribution:
 
 def test_before_and_since_in_a_line() -> None:
     assert EFFECT.line == (
-        "tok/s 310→402 · TTFT p50 190ms→240ms · batch 6.1→8 · KV waste 12%→3%"
+        "tok/s 310→402 · TTFT p50 190→240ms · ITL p99 300→60ms · batch 6.1→8"
+        " · KV waste 12→3% · TTFT p99 not comparable: 12 samples in 30s before"
         " · TPOT p50 not comparable: 3 samples in 21s since"
     )
 
@@ -56,7 +57,24 @@ def test_figures_that_come_from_samples_say_of_how_many() -> None:
     assert [(row.name, row.samples) for row in EFFECT.since.rows()] == [
         ("tok/s", None),
         ("TTFT p50", 8),
+        ("TTFT p99", 8),
         ("TPOT p50", 3),
+        ("ITL p99", 700),
         ("batch", None),
         ("KV waste", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("effect", "settled"),
+    [
+        (EFFECT, False),  # three of TPOT, which was known before
+        (since(tpot=EFFECT.before.tpot), True),  # of TTFT p99 there were too few before
+        (since(tpot=EFFECT.before.tpot, itl=Distribution.of(())), False),
+        (since(tpot=EFFECT.before.tpot, underway=18.0), False),
+    ],
+)
+def test_it_is_settled_once_all_that_was_known_is_known_again(
+    effect: Effect, settled: bool
+) -> None:
+    assert effect.is_settled is settled

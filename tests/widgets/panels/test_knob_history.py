@@ -58,17 +58,18 @@ def test_before_and_since_side_by_side(shown: KnobHistory, width: int, line: str
     lines = text(shown, width)
     assert lines[2] == line
     assert lines[0].split()[-2:] == ["before", "since"]
+    assert lines[5].split()[2:] == ["300ms", "60ms"]  # of 900 and 700: no doubt about these
 
 
 def test_what_does_not_compare_is_no_effect(shown: KnobHistory) -> None:
     shown.show(history(), NOON, EFFECT)
-    assert "3 samples in 21s" in text(shown, 60)[3]
+    assert "3 samples in 21s" in text(shown, 60)[4]
     calm = replace(EFFECT.since, prompts=replace(EFFECT.since.prompts, count=0))
     shown.show(history(), NOON, replace(EFFECT, since=calm))
-    assert text(shown, 60)[6] == "not comparable: none came in 21s since"
+    assert text(shown, 60)[8] == "not comparable: none came in 21s since"
     palette = shown._view.palette
     assert all(
-        segment.style == palette.muted for line in shown.lines(60)[1:6] for segment in line.segments
+        segment.style == palette.muted for line in shown.lines(60)[1:8] for segment in line.segments
     )
 
 

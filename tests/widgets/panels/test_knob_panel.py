@@ -352,7 +352,9 @@ async def test_the_history_in_place_of_the_knobs() -> None:
     panel = KnobPanel()
     async with hosted(panel, 60, 12, focus=True) as (app, _):
         panel.show(knobs(), history(), effect=EFFECT)
-        assert rows(panel)[-1].startswith("┗━ tok/s 310→402 · TTFT p50 190ms→240ms · batch 6.1→8 ━")
+        assert rows(panel)[-1].startswith(
+            "┗━ tok/s 310→402 · TTFT p50 190→240ms · ITL p99 300→60ms ━"
+        )
         await press(app, "h")
         assert rows(panel)[0].startswith("┏━ Knobs · history · h back · u undo ━")
         assert "tok/s           310          402" in rows(panel)[2]

@@ -797,8 +797,10 @@ class KnobPanel {
     });
     const [was, is] = figures;
     const ttfts = this.deck.firstTokens;
-    const then = ttfts.filter((one) => one.step <= change.step).map((one) => one.ttft);
-    const now = ttfts.filter((one) => one.step > change.step).map((one) => one.ttft);
+    const [then, now] = sides.map((side) => {
+      const [first, last] = [side[0].step, side.at(-1).step];
+      return ttfts.filter((one) => one.step >= first && one.step <= last).map((one) => one.ttft);
+    });
     const ttft = then.length && now.length ? ` · TTFT p50 ${duration(median(then))} → ${duration(median(now))} (n ${then.length}, ${now.length})` : "";
     put(find("effect"), `${name}: tok/s ${was.rate} → ${is.rate} · sequences ${was.rows} → ${is.rows} · step ${was.step} → ${is.step}${ttft}`);
   }

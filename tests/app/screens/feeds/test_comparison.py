@@ -10,8 +10,8 @@ from app.screens.feeds.comparison import SPAN, Comparison, last_turn
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import RequestView
-from engine.api.telemetry import Ended, StepRecord
-from tests.widgets.samples import record, snapshot, view
+from engine.api.telemetry import Ended, Samples, StepRecord
+from tests.widgets.samples import LATENCY, record, snapshot, view
 
 CHANGE = KnobChange(100.0, 50, "local", Knobs(), replace(Knobs(), policy="static"))
 
@@ -169,3 +169,42 @@ def test_what_is_longer_ago_than_one_looks_back_is_not_denied() -> None:
         effect = comparison.effect(now, steps(101, 150))
         assert effect is not None
         assert effect.obstacle == why
+
+
+def test_gaps_between_tokens_that_span_the_change_count_on_neither_side() -> None:
+    comparison = Comparison()
+    gaps = Samples()
+    for end, gap in ((60.0, 9.0), (95.0, 0.1), (101.0, 2.0), (102.0, 0.3), (103.0, 0.5)):
+        gaps.add(end, gap)
+    latency = replace(LATENCY, samples={"itl": gaps})
+    for time, history in ((99.0, ()), (101.0, (CHANGE,)), (104.0, (CHANGE,))):
+        comparison.look(snapshot(time=time, latency=latency, knob_history=history), ())
+    effect = comparison.effect(104.0, ())
+    assert effect is not None
+    assert (effect.before.itl.count, effect.before.itl.p99) == (1, 0.1)
+    assert effect.since.itl.count == 2
+
+
+def test_what_has_settled_stays() -> None:
+    """It was 222, 172 and 284 tok/s in two minutes, of one change."""
+    comparison = Comparison()
+    look(comparison, 90.0)
+    look(comparison, 99.0, *(ended(n, 0.02) for n in range(1, 7)))
+    before = steps(90, 100)
+    look(comparison, 101.0, history=(CHANGE,), records=before)
+    others = [ended(n, 0.02) for n in range(7, 13)]
+    look(comparison, 110.0, *others[:3], history=(CHANGE,))
+    after = steps(101, 140, 0.5)
+    assert [shown(comparison, now, after) for now in (106.0, 131.0)] == [8.0, 8.0]
+    look(comparison, 135.0, *others, history=(CHANGE,))
+    slow = steps(140, 200, 4.0)
+    assert [shown(comparison, now, [*after, *slow]) for now in (140.0, 170.0, 200.0)] == [8.0] * 3
+    again = KnobChange(200.0, 70, "local", CHANGE.after, CHANGE.before)
+    look(comparison, 201.0, history=(CHANGE, again), records=slow)
+    assert shown(comparison, 250.0, steps(201, 250, 1.0)) == 4.0
+
+
+def shown(comparison: Comparison, now: float, records: Iterable[StepRecord]) -> float:
+    effect = comparison.effect(now, records)
+    assert effect is not None
+    return effect.since.throughput
