@@ -71,13 +71,14 @@ def max_output_tokens(
         trims: whether it gets all that fit if it asks for more.
 
     Raises:
-        InvalidRequestError: the prompt is empty.
+        InvalidRequestError: the prompt is empty, or the output alone does not fit.
         ContextLengthError: prompt and output do not fit in the model length or the whole pool.
     """
     if num_prompt_tokens == 0:
         raise InvalidRequestError("the prompt is empty; at least 1 token is needed", "prompt")
     limit = min(config.max_model_len, config.num_slots)
-    # By these words, here and below, coding assistants know that they have to shorten a chat.
+    # By these words, here and below, coding assistants know that they have to shorten a chat. Where
+    # no chat is short enough, they would do so in vain, again and again, so that is another error.
     bounds = f"maximum context length is {config.max_model_len} tokens, pool {config.num_slots}"
     room = limit - num_prompt_tokens
     least = 0 if sampling.max_tokens == 0 else 1
@@ -92,10 +93,10 @@ def max_output_tokens(
     if trims:
         most = min(most, room)
     for name, value in (("max_tokens", most), ("min_tokens", sampling.min_tokens)):
-        if value > room:
-            raise ContextLengthError(
-                f"{name} is {value}; with a prompt of {num_prompt_tokens} tokens at most {room} "
-                f"are allowed ({bounds})",
-                name,
-            )
+        if value <= room:
+            continue
+        text = f"{name} is {value}; with a prompt of {num_prompt_tokens} tokens at most {room} are"
+        if value >= limit:
+            raise InvalidRequestError(f"{text} allowed, and with any other {limit - 1}", name)
+        raise ContextLengthError(f"{text} allowed ({bounds})", name)
     return most

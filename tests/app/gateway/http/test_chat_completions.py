@@ -221,7 +221,7 @@ def test_what_the_engine_refuses_has_a_status_in_a_stream_too(serving: HttpServi
     ("fields", "words"),
     [
         ({"messages": [{"role": "user", "content": "x " * 3000}]}, "the prompt is too long: 3"),
-        ({"messages": HELLO, "max_tokens": 10**6}, "max_tokens is 1000000; with a prompt of"),
+        ({"messages": HELLO, "max_tokens": 1022}, "max_tokens is 1022; with a prompt of"),
     ],
 )
 def test_what_does_not_fit_is_known_to_clients_that_shorten_their_chats(
@@ -232,6 +232,16 @@ def test_what_does_not_fit_is_known_to_clients_that_shorten_their_chats(
     assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
     assert error["message"].startswith(words)
     assert re.search(r"maximum context length is \d+ tokens", error["message"])
+
+
+def test_what_fits_no_chat_is_no_reason_to_shorten_one(serving: HttpServing) -> None:
+    """Coding assistants shortened a chat again and again, and each time in vain."""
+    fields = {"messages": HELLO, "max_tokens": 10**6}
+    error = serving.http.post("/v1/chat/completions", json=fields).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_request", "max_tokens")
+    assert error["message"].startswith("max_tokens is 1000000; with a prompt of")
+    assert error["message"].endswith("are allowed, and with any other 1023")
+    assert "context" not in error["message"]
 
 
 def test_another_model_is_not_found(serving: HttpServing, client: openai.OpenAI) -> None:
