@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.gateway.faults import Fault
+from app.gateway.faults import Fault, doing
 from app.gateway.quotas import Quotas
 from engine.api.client import EngineClient
 from engine.api.status import EnginePhase
@@ -68,8 +68,7 @@ class Admission:
         if self._standing().draining:
             raise Fault(503, "the server is draining; it takes no new requests", reason="draining")
         if status.phase in (EnginePhase.FAILED, EnginePhase.STOPPED, EnginePhase.EMPTY):
-            text = f"no model is loaded{f': {status.detail}' if status.detail else ''}"
-            raise Fault(503, text, reason="no model")
+            raise Fault(503, f"no model is loaded: {doing(status)}", reason="no model")
 
     def check_room(self, user: str, count: int = 1) -> None:
         """Whether so many new requests of this user may come in now, whatever they ask."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from engine.api.errors import ErrorInfo
+from engine.api.errors import ErrorInfo, ModelError
+from engine.api.status import EnginePhase, EngineStatus
 
 MAX_MESSAGE = 500
+
+# The sentence itself names files, which are none of a client's business.
+_FAILED = "the server's log says why"
 
 # The type of each code, in OpenAI's words where it has one.
 TYPES = {
@@ -82,4 +86,19 @@ class Fault(Exception):  # noqa: N818 - a word of the protocols
         error of the engine."""
         param = None if info.param is None else _PARAMS.get(info.param, info.param)
         code, reason = _CODES.get(info.type, 500), _REASONS.get(info.type, "")
-        return cls(code, info.message, param, reason=reason)
+        message = info.message
+        if info.type == ModelError.type:
+            message = f"no model is loaded: {_FAILED}"
+        return cls(code, message, param, reason=reason)
+
+
+def doing(status: EngineStatus) -> str:
+    """What the engine does while no model is ready, as a client may read it."""
+    match status.phase:
+        case EnginePhase.FAILED:
+            return _FAILED
+        case EnginePhase.DRAINING:
+            return "another model is to be loaded"
+        case EnginePhase.LOADING if status.detail:
+            return status.detail
+    return str(status.phase)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from engine.api.block_map import BlockView
 from engine.api.client import NOTHING_STATED, ChatMessage, LoadRequest, Submission
-from engine.api.errors import EngineError, UnavailableError, cause_of
+from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
@@ -269,7 +269,7 @@ class EngineHost:
                 failure += f"{failed} {request.model}: {error.message}"
                 log.error("%s", failure)
         self._say(EngineStatus(EnginePhase.FAILED, wanted.model, failure))
-        self._text.refuse(UnavailableError(failure), wanted)
+        self._text.refuse(ModelError(failure), wanted)
         return None
 
     def _is_wanted(self, request: LoadRequest) -> bool:

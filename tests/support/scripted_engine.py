@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from engine.api.block_map import BlockView
 from engine.api.client import NOTHING_STATED, ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import EngineError, InvalidRequestError, UnavailableError
+from engine.api.errors import EngineError, InvalidRequestError, ModelError, UnavailableError
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
@@ -273,7 +273,7 @@ class ScriptedEngine:
         """Loading failed."""
         with self._lock:
             self._status = EngineStatus(EnginePhase.FAILED, self._status.model, detail)
-            self._end_all(UnavailableError(detail))
+            self._end_all(ModelError(detail))
         self._wake()
 
     def crash(self, detail: str, *, tells: bool = True) -> None:

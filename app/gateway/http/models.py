@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
-from app.gateway.faults import Fault
+from app.gateway.faults import Fault, doing
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.replies import created
 from app.gateway.http.service import Service
@@ -59,7 +59,7 @@ class Health(Endpoint):
         status = self.service.client.status()
         self.service.admission.check_open()
         if status.phase is not EnginePhase.READY:
-            text = f"no model is ready: {status.detail or status.phase.value}"
+            text = f"no model is ready: {doing(status)}"
             raise Fault(503, text, reason="no model")
         return JSONResponse({"status": "ok", "model": status.model})
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from app.gateway.admission import Admission
-from app.gateway.faults import Fault
+from app.gateway.faults import Fault, doing
 from app.gateway.http.access import Access
 from app.gateway.http.body import read_body, unless_gone
 from app.gateway.http.exchanges import Exchanges
@@ -121,7 +121,7 @@ class Service:
         """
         status = self.client.status()
         if status.phase is not EnginePhase.READY:
-            text = f"no model is ready: {status.detail or status.phase.value}"
+            text = f"no model is ready: {doing(status)}"
             raise Fault(503, text, reason="no model", retry_after_ms=2000)
         self.admission.check_model(asked, self.names)
         return asked or status.model

@@ -19,7 +19,6 @@ OF = [
     (DeadlineError("m"), 408, "deadline_error", False),
     (OverloadedError("m"), 429, "overloaded_error", True),
     (UnavailableError("m"), 503, "unavailable_error", True),
-    (ModelError("m"), 503, "unavailable_error", True),
     (EngineError("m"), 500, "engine_error", True),
 ]
 
@@ -31,6 +30,12 @@ def test_what_the_engine_says_has_a_code(
     fault = Fault.of(error.info())
     assert (fault.code, fault.type, fault.retryable) == (code, type_, retryable)
     assert (fault.message, fault.param) == ("m", None)
+
+
+def test_why_a_model_could_not_be_loaded_is_for_the_server() -> None:
+    fault = Fault.of(ModelError("could not load /srv/models/x: it is damaged").info())
+    assert (fault.code, fault.type, fault.retryable) == (503, "unavailable_error", True)
+    assert fault.message == "no model is loaded: the server's log says why"
 
 
 def test_a_restart_may_be_asked_again() -> None:

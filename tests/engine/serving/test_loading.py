@@ -19,7 +19,7 @@ class TestLoading:
         host.load(LoadRequest("bad"))
         message = "could not load bad: it needs 9 GiB; 4 GiB are free"
         error = error_of(waits)
-        assert (error.type, error.message) == ("unavailable_error", message)
+        assert (error.type, error.message) == ("model_error", message)
         status = host.status()
         assert (status.phase, status.model, status.detail) == (EnginePhase.FAILED, "bad", message)
         assert error_of(ask(host)).message == message

@@ -7,13 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any
 
 from app.gateway.control import knob_state
+from app.gateway.faults import doing
 from engine.api.block_map import BlockMap
 from engine.api.sampling import CHAT_SAMPLING
 from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot
-from engine.api.status import EngineStatus
+from engine.api.status import EnginePhase, EngineStatus
 from engine.api.telemetry import Distribution, StepRecord
 from engine.api.waiting import Wait, in_words
 
@@ -56,7 +58,7 @@ class Frame:
             if self._snapshot is not None:
                 requests = [_request(one, is_operator) for one in self._snapshot.requests]
             told = encoded({"requests": requests})[1:-1]
-            self._bodies[is_operator] = self._common + b"," + told
+            self._bodies[is_operator] = self._status_body(is_operator) + self._common + b"," + told
         return self._bodies[is_operator]
 
     def knobs(self, is_operator: bool) -> bytes:
@@ -68,19 +70,24 @@ class Frame:
 
     @cached_property
     def _common(self) -> bytes:
+        engine = None if self._snapshot is None else _engine(self._snapshot)
+        return encoded({"epoch": self.epoch, "engine": engine})[1:-1]
+
+    def _status_body(self, is_operator: bool) -> bytes:
         status = self._status
+        model, detail = status.model, status.detail
+        if not is_operator:
+            # Both may name files.
+            model = PurePath(model).name
+            detail = "" if status.phase is EnginePhase.READY else doing(status)
         told: Plain = {
-            "epoch": self.epoch,
-            "status": {
-                "phase": status.phase,
-                "model": status.model,
-                "detail": status.detail,
-                "loaded_bytes": status.loaded_bytes,
-                "total_bytes": status.total_bytes,
-            },
-            "engine": None if self._snapshot is None else _engine(self._snapshot),
+            "phase": status.phase,
+            "model": model,
+            "detail": detail,
+            "loaded_bytes": status.loaded_bytes,
+            "total_bytes": status.total_bytes,
         }
-        return encoded(told)[1:-1]
+        return encoded({"status": told})[1:-1] + b","
 
 
 def step_data(record: StepRecord) -> Plain:

@@ -286,3 +286,40 @@ def test_it_says_what_it_is(serving: HttpServing) -> None:
     answer = serving.http.get("/v1/models/gpt-4o")
     assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
     assert serving.http.get("/version").json()["version"]
+
+
+ASKING: dict[str, dict[str, Any]] = {
+    PATH: {"messages": [{"role": "user", "content": "hello"}]},
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "hello"}]},
+    "/tokenize": {"prompt": "hello"},
+    "/health": {},
+}
+
+
+def test_why_no_model_could_be_loaded_is_told_to_no_client() -> None:
+    """It names files; `/health` needs no key."""
+    with http_serving(api_key="a", keys={"ann": {"key": "b"}}) as serving:
+        known = {"x-api-key": "b"}
+        late: list[str] = []
+
+        def ask() -> None:
+            late.append(serving.http.post(PATH, json=ASKING[PATH], headers=known).text)
+
+        waits = threading.Thread(target=ask)
+        waits.start()
+        serving.until(lambda: serving.engine.submissions)
+        serving.engine.load(LoadRequest("/srv/models/x.gguf"))
+        serving.engine.fail("could not load /srv/models/x.gguf: it is damaged")
+        waits.join()
+        for path, fields in ASKING.items():
+            send = {"json": fields} if fields else {}
+            answer = serving.http.request("POST" if fields else "GET", path, headers=known, **send)
+            assert answer.status_code in (503, 529)
+            late.append(answer.text)
+        with serving.http.stream("GET", "/live", headers=known) as live:
+            late.append(next(text for text in live.iter_lines() if '"status"' in text))
+        assert [text for text in late if "/srv" in text or "damaged" in text] == []
+        assert all("the server's log says why" in text for text in late)

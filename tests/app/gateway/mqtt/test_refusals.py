@@ -61,6 +61,17 @@ def test_a_salt_and_users_that_are_apart_reach_the_engine(
     assert ("" in salts) is not separate
 
 
+def test_why_no_model_could_be_loaded_is_told_to_no_client(served: Serving, alice: Peer) -> None:
+    alice.ask("waits")
+    served.accepted(1)
+    served.engine.fail("could not load /srv/models/x.gguf: it is damaged")
+    alice.ask("late")
+    for name in ("waits", "late"):
+        error = alice.end(name)["error"]
+        told = "no model is loaded: the server's log says why"
+        assert (error["code"], error["message"]) == (503, told)
+
+
 def test_requests_are_refused_that_can_not_be_served(served: Serving, alice: Peer) -> None:
     alice.ask("model", model="another")
     assert alice.end("model")["error"]["code"] == 404
