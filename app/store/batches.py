@@ -283,7 +283,9 @@ class Batches:
 
     def forget(self, before: float) -> int:
         """Remove batches that ended before a time (epoch seconds); returns how many."""
-        return self._db.write("DELETE FROM batch WHERE ended < ?", (before,))
+        return self._db.removing(
+            lambda: self._db.write("DELETE FROM batch WHERE ended < ?", (before,))
+        )
 
     def _go(self, batch: StoredBatch, status: BatchStatus) -> bool:
         """Bring a batch to another status, within a transaction; False if that may not follow."""

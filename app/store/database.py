@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from app.store.migrations import MIGRATIONS, SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 APPLICATION_ID = 0x62646B31  # "bdk1", so that another program's database is told from ours
 BUSY_SECONDS = 5.0
@@ -28,6 +31,9 @@ PAUSE_SECONDS = 0.03
 # Of the disk so much is left free by what may be large, so that it can be deleted again: SQLite
 # writes what it deletes to its log first.
 DISK_LEFT = 64 << 20
+# Other programs may take that. So a file of this size is held, which is removed where nothing can
+# be deleted any more: SQLite's log has up to 4.2 MiB, half of which may be new to the database.
+RESERVE = 8 << 20
 
 _INCREMENTAL = "PRAGMA auto_vacuum = INCREMENTAL"
 _IS_INCREMENTAL = 2
@@ -62,6 +68,10 @@ class StoreError(Exception):
 
 class HinderedError(StoreError):
     """It is locked, may not be written, or there is no room: what is in the file is whole."""
+
+
+class FullError(HinderedError):
+    """There is no room for it."""
 
 
 class DeletedError(StoreError):
@@ -155,7 +165,7 @@ class Database:
         """Check that the disk has room for so much, and some left to delete it again.
 
         Raises:
-            HinderedError: it has not.
+            FullError: it has not.
         """
         try:
             free = shutil.disk_usage(self.path.parent).free
@@ -163,7 +173,35 @@ class Database:
             raise StoreError(f"{self.path}: it cannot be found ({error.strerror})") from error
         if free < num_bytes + DISK_LEFT:
             why = f"there is no room for it (the last {DISK_LEFT} bytes of the disk are left free)"
-            raise HinderedError(f"{self.path}: {why}")
+            raise FullError(f"{self.path}: {why}")
+        self._hold_reserve()
+
+    def removing(self, work: Callable[[], T]) -> T:
+        """Do what removes something, on a full disk too: in the room of the reserve, if there is
+        one. It holds again once `check_disk` finds room."""
+        try:
+            return work()
+        except FullError:
+            if self._depth or not self._reserve.exists():
+                raise
+            log.warning("%s: there is no room; the reserve is used to delete", self.path)
+            self._reserve.unlink(missing_ok=True)
+            return work()
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-reserve")
+
+    def _hold_reserve(self) -> None:
+        if self._reserve.exists():
+            return
+        try:
+            # Under another name first: one that was cut short would count as held.
+            part = self._reserve.with_name(f"{self._reserve.name}-part")
+            part.write_bytes(bytes(RESERVE))
+            part.replace(self._reserve)
+        except OSError as error:
+            log.warning("%s cannot be held: %s", self._reserve, error.strerror)
 
     def shrink(self, pages: int) -> int:
         """Give up to so many pages that nothing stands in any more back to the system; not within
@@ -173,11 +211,14 @@ class Database:
             how many it were; the file is smaller once SQLite has copied its log into it.
         """
         (before,) = self.read("PRAGMA freelist_count")[0]
+        self.removing(lambda: self._vacuum(pages))
+        (after,) = self.read("PRAGMA freelist_count")[0]
+        return int(before - after)
+
+    def _vacuum(self, pages: int) -> None:
         with self._lock, self._translated():
             # It is a step a page, of which `execute` takes one.
             self._db.executescript(f"PRAGMA incremental_vacuum({pages})")
-        (after,) = self.read("PRAGMA freelist_count")[0]
-        return int(before - after)
 
     def read(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock, self._translated():
@@ -298,6 +339,7 @@ class Database:
             elif "readonly" in text or "unable to open" in text:
                 why = f"it cannot be written ({text})"
             elif "full" in text:
+                kind = FullError
                 why = f"there is no room for it ({text})"
             elif "FOREIGN KEY" in text or "the chat is deleted" in text:
                 kind = DeletedError

@@ -158,11 +158,15 @@ class Files:
 
     def delete(self, user: str, file_id: str) -> bool:
         """Have a file be seen no more; its room is free after `sweep`. False if there is none."""
-        with self._db.transaction():
-            file = self.get(user, file_id)
-            if file is not None:
-                self.drop(file.number)
-        return file is not None
+
+        def drop() -> bool:
+            with self._db.transaction():
+                file = self.get(user, file_id)
+                if file is not None:
+                    self.drop(file.number)
+            return file is not None
+
+        return self._db.removing(drop)
 
     def drop(self, number: int) -> None:
         """As `delete`, of a file that may be unfinished."""
@@ -185,10 +189,14 @@ class Files:
         if not doomed:
             return False
         number = doomed[0]["number"]
-        with self._db.transaction():
-            end = self._part_end(number, 0)
-            self._db.write("DELETE FROM line WHERE file = ? AND number <= ?", (number, end))
-            self._db.write(_REMOVE, (json.dumps([row["number"] for row in doomed]),))
+
+        def remove() -> None:
+            with self._db.transaction():
+                end = self._part_end(number, 0)
+                self._db.write("DELETE FROM line WHERE file = ? AND number <= ?", (number, end))
+                self._db.write(_REMOVE, (json.dumps([row["number"] for row in doomed]),))
+
+        self._db.removing(remove)
         return True
 
     def _part_end(self, number: int, after: int) -> int:

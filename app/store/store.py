@@ -218,10 +218,8 @@ class Store:
         It can be restored for `UNDO_SECONDS`, and then until a program opens this store. Nothing
         can be added to it meanwhile.
         """
-        self._db.write(
-            "UPDATE conversation SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
-            (time.time(), conversation_id),
-        )
+        deletion = "UPDATE conversation SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL"
+        self._db.removing(lambda: self._db.write(deletion, (time.time(), conversation_id)))
 
     def restore_conversation(self, conversation_id: str) -> bool:
         """Take the deletion back; False if it is gone for good."""
@@ -247,7 +245,7 @@ class Store:
         Returns:
             how many.
         """
-        return self._db.write(_FORGET, (source, prefix, before, most))
+        return self._db.removing(lambda: self._db.write(_FORGET, (source, prefix, before, most)))
 
     def shrink(self, pages: int) -> int:
         """As `Database.shrink` has it."""

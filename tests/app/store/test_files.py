@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from app.store import files
+from app.store import database, files
 from app.store.files import Line
 from app.store.store import Store
 from app.store.stored_file import StoredFile
@@ -134,3 +137,67 @@ def test_refused_uploads_are_swept_away_faster_than_they_come(store: Store) -> N
         store.files.drop(store.files.begin("ann").number)
     assert sweep(store) == 2
     assert store.files.taken("ann") == (0, 0, 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 40 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(command, check=False).returncode:
+        pytest.skip("a disk can be mounted by root only")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("opened_anew", [False, True])
+def test_where_others_filled_the_disk_all_can_be_deleted(
+    small_disk: Path, opened_anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite writes what it deletes to its log first, which is gone where nobody had it open."""
+    monkeypatch.setattr(database, "DISK_LEFT", 1 << 20)
+    path = small_disk / "batchdeck.db"
+    first = Store(path)
+    file = put(first, *(os.urandom(10_000) for _ in range(1000)))
+    if opened_anew:
+        first.close()
+    with closing(Store(path) if opened_anew else first) as store:
+        fill(small_disk / "another")
+        assert store.files.delete("ann", file.id)
+        while store.files.sweep() or store.shrink(256):
+            pass
+        (small_disk / "another").unlink()
+        again = put(store, b"x")  # and the reserve is there again
+        fill(small_disk / "another")
+        assert store.files.delete("ann", again.id)
+    assert path.stat().st_size < 1 << 20
+
+
+def fill(path: Path) -> None:
+    """Leave nothing of the disk."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_the_reserve_is_used_where_nothing_can_be_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = put(store, b"x")
+    base = store._db
+    (reserve,) = base.path.parent.glob("*-reserve")
+    assert reserve.stat().st_size == database.RESERVE
+    write = base.write
+
+    def full(*args: object) -> int:
+        if reserve.exists():
+            raise database.FullError("there is no room for it")
+        return write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(base, "write", full)
+    assert store.files.delete("ann", file.id)
+    assert not reserve.exists()
+    monkeypatch.setattr(base, "write", write)
+    put(store, b"x")
+    assert reserve.exists()
