@@ -22,7 +22,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingProcess]:
-    with ServingProcess(tmp_path_factory.mktemp("serving")) as one:
+    with ServingProcess(tmp_path_factory.mktemp("serving"), patience=1.0) as one:
         one.until(one.is_idle)
         # The store's thread opens its files after the server listens, and answers when it has: else
         # the first test would find more of them open than before it.
@@ -163,7 +163,9 @@ def test_a_killed_server_breaks_its_streams_and_the_next_one_serves(tmp_path: Pa
             one.step(20)
             told = b""
             while told.count(b"word ") < 5:
-                told += line.recv(65536)
+                piece = line.recv(65536)
+                assert piece, told
+                told += piece
             one.kill()
             told += everything(line)
         # No last chunk, so that no client takes it for the end.
