@@ -109,6 +109,9 @@ class WordCodec:
     def check_size(self, size: int, max_model_len: int) -> None:
         pass
 
+    def check_count(self, count: int, max_model_len: int) -> None:
+        pass
+
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         if token_ids:
             raise InvalidRequestError(f"{param} is set; this model takes no token ids", param)

@@ -54,6 +54,15 @@ class ToolUse:
         return ToolUse(tuple(ToolCall(**call) for call in told["calls"]), told["content"])
 
 
+def json_bytes(value: object) -> int:
+    """Bytes of a value as JSON.
+
+    Raises:
+        TypeError, ValueError, RecursionError: JSON has none such.
+    """
+    return len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+
+
 def check_tools(tools: object) -> None:
     """Check the functions that a request states, in the form that OpenAI's interface has.
 
@@ -70,7 +79,7 @@ def check_tools(tools: object) -> None:
     for number, tool in enumerate(tools):
         _check_tool(f"tools[{number}]", tool)
     try:
-        size = len(json.dumps(tools, ensure_ascii=False, allow_nan=False).encode())
+        size = json_bytes(tools)
     except (TypeError, ValueError, RecursionError):
         raise InvalidRequestError("tools must have values as JSON has them", "tools") from None
     if size > MAX_TOOLS_BYTES:

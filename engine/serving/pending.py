@@ -3,17 +3,98 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from engine.api.client import Submission
 from engine.api.errors import EngineError, ErrorInfo, InvalidRequestError, cause_of
 from engine.api.lifecycle import FinishReason
+from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
 from engine.batch.refusal import tell_refusal
+from engine.serving.loading import LoadedModel
 from engine.structure.grammar import Grammar
 from engine.text.encodings import Encoding
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What is made of a prompt before the engine has it.
+
+    Attributes:
+        token_ids: of the prompt.
+        begun: how many of them, at their end, are those of a reply to go on with.
+        grammar: what the reply is to follow; None if it is free.
+        key: marks contexts that begin with the prompt (`engine.text.arguments.context_key`).
+    """
+
+    token_ids: list[int]
+    begun: int
+    grammar: Grammar | None
+    key: str
+
+
+# What the replies to one request do not share.
+OWN = frozenset(("seed", "prompt_logprobs"))
+
+
+def are_siblings(first: Submission, other: Submission) -> bool:
+    """Whether a fork differs from its source in no more than `OWN`."""
+    stated, others = first.sampling, other.sampling
+    return (
+        first.messages is other.messages
+        and first.prompt is other.prompt
+        and first.context is other.context
+        and first.begun == other.begun
+        and first.chat_defaults == other.chat_defaults
+        and all(stated.get(name) is others.get(name) for name in {*stated, *others} - OWN)
+    )
+
+
+class Common:
+    """What the replies to one request have in common: it is checked once, and encoded once, by the
+    first whose turn comes. A user's turns follow each other, so that no two encode it at once.
+
+    Args:
+        submission: of the first of the replies.
+        size: bytes of text that are encoded for them.
+    """
+
+    def __init__(
+        self, submission: Submission, model: LoadedModel, sampling: SamplingParams, size: int
+    ) -> None:
+        self.submission = submission
+        self.model = model
+        self.sampling = sampling
+        self.size = size
+        self._encoded: Encoded | BaseException | None = None
+
+    def sampling_of(self, other: Submission, defaults: SamplingParams) -> SamplingParams:
+        """The parameters of another reply.
+
+        Raises:
+            InvalidRequestError: as `SamplingParams.of_sibling`.
+        """
+        own: dict[str, Any] = {
+            name: other.sampling.get(name, getattr(defaults, name)) for name in OWN
+        }
+        return self.sampling.of_sibling(**own)
+
+    def encoded(self, encode: Callable[[], Encoded]) -> Encoded | BaseException:
+        """What was made of the prompt, or is now; blocks. It may be what `encode` raised: a prompt
+        that takes 10 s to be refused would take that for each reply.
+        """
+        if self._encoded is None:
+            try:
+                self._encoded = encode()
+            except BaseException as error:  # a panic is no Exception
+                # This frame has `self`, which has the error: it would stay until all is collected.
+                frames = error.__traceback__
+                self._encoded = error.with_traceback(frames and frames.tb_next)
+        return self._encoded
 
 
 @dataclass(slots=True, eq=False)
@@ -22,16 +103,12 @@ class Pending:
 
     Attributes:
         arrival: monotonic seconds.
-        begun: how many of its token ids, at their end, are those of a reply to go on with.
-        grammar: what its reply is to follow, once its prompt is encoded; None if that is free.
         encoding: its place in the turns to be encoded; None until there is a model for it.
     """
 
     submission: Submission
     stream: RequestStream
     arrival: float
-    begun: int = 0
-    grammar: Grammar | None = None
     encoding: Encoding | None = None
 
     def refuse(self, error: BaseException) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, InvalidRequestError, UnavailableError, cause_of
+from engine.api.tools import json_bytes
 from engine.serving.loading import LoadedModel
 from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
@@ -70,8 +71,8 @@ class Tokenizing:
                 size = text_bytes(prompt)
                 read = partial(model.codec.encode_text, prompt, is_whole=add_special_tokens)
             else:
-                size = num_bytes(prompt)
                 arguments = model.card.sampling.override(sampling).template_arguments
+                size = num_bytes(prompt) + (json_bytes(arguments) if arguments else 0)
                 read = partial(_encode, model.codec, prompt, arguments)
         except BaseException as error:
             _settle(future, error)

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
@@ -17,13 +18,14 @@ from engine.api.errors import EngineError, InvalidRequestError, UnavailableError
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
-from engine.api.tools import ToolUse
+from engine.api.tools import ToolUse, json_bytes
 from engine.batch.output import StopFound, TokenOutput
 from engine.serving.loading import LoadedModel
 from engine.serving.mail import Mail
-from engine.serving.pending import Pending
+from engine.serving.pending import OWN, Common, Encoded, Pending, are_siblings
 from engine.serving.prefixes import Prefixes
 from engine.serving.tokenizing import Tokenizing
+from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
 from engine.text.job import num_bytes, text_bytes
@@ -76,6 +78,10 @@ class Translator:
         self._untold: LoadRequest | None = None  # a wish that waits for what is being encoded
         self._pending: dict[str, Pending] = {}
         self._encoding: dict[str, Pending] = {}
+        # By the id of the first reply to a request, as long as one waits that shares it.
+        self._commons: WeakValueDictionary[str, Common] = WeakValueDictionary()
+        # The name, the first reply and the error of the last request that was refused at once.
+        self._refused: tuple[str, Submission, EngineError] | None = None
         self._encodings = Encodings()
         self._prefixes = Prefixes(self._encodings, self._post, forward)
         self._tokenizing = Tokenizing(self._encodings, self._post)
@@ -238,53 +244,72 @@ class Translator:
 
     def _encode(self, pending: Pending, model: LoadedModel) -> None:
         """Have a prompt encoded when it is its user's turn, or refuse it."""
-        submission, codec = pending.submission, model.codec
+        submission = pending.submission
+        card = model.card
+        defaults = card.chat_sampling if submission.chat_defaults else card.sampling
         try:
-            card = model.card
-            defaults = card.chat_sampling if submission.chat_defaults else card.sampling
-            sampling = defaults.override(submission.sampling)
-            codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
-            size, encode = 0, partial(_encode, pending, codec, sampling)
-            if isinstance(submission.prompt, tuple):
-                # Such a prompt takes its turn too: it may be a fork of one that came before it.
-                codec.check_token_ids(submission.prompt, "prompt")
-            else:
-                texts = submission.messages
-                size = (
-                    num_bytes(texts) if submission.prompt is None else text_bytes(submission.prompt)
-                )
-                codec.check_size(size, model.config.max_model_len)
-            if sampling.structure is not None:
-                size += len(sampling.structure.source)
+            common = self._common(submission, model, defaults)
+            is_first = common.submission is submission
+            sampling = common.sampling if is_first else common.sampling_of(submission, defaults)
         except BaseException as error:
             pending.refuse(error)
             return
 
-        def done(result: list[int] | BaseException) -> None:
+        def done(result: Encoded | BaseException) -> None:
             self._post(partial(self._encoded, pending, sampling, result))
 
-        pending.encoding = Encoding(encode, done)
+        make = partial(_encode, submission, model.codec, sampling)
+        # That `common` lives as long as one of its replies waits is due to this.
+        pending.encoding = Encoding(partial(common.encoded, make), done)
         self._encoding[submission.request_id] = pending
+        size = common.size if is_first else 0
         self._encodings.put(submission.origin.user, pending.encoding, size)
 
+    def _common(
+        self, submission: Submission, model: LoadedModel, defaults: SamplingParams
+    ) -> Common:
+        """What a reply has in common with others to its request, made by the first of them.
+
+        Raises:
+            EngineError: as `_checked`, which refuses all of them at once.
+        """
+        name = submission.fork_of or submission.request_id
+        common = self._commons.get(name)
+        if common is not None and common.model is model:
+            if are_siblings(common.submission, submission):
+                return common
+        elif self._refused is not None and self._refused[0] == name:
+            _, first, error = self._refused
+            if are_siblings(first, submission):
+                raise error.with_traceback(None)
+        try:
+            common = _checked(submission, model, defaults)
+        except EngineError as error:
+            if error.param not in OWN:
+                self._refused = name, submission, error
+            raise
+        self._commons[name] = common
+        return common
+
     def _encoded(
-        self, pending: Pending, sampling: SamplingParams, result: list[int] | BaseException
+        self, pending: Pending, sampling: SamplingParams, result: Encoded | BaseException
     ) -> None:
         name = pending.submission.request_id
         if self._encoding.get(name) is not pending or isinstance(result, ClosedError):
             return  # It was aborted, or all requests end, and `_end_all` tells their owners why.
         del self._encoding[name]
-        try:
-            if isinstance(result, BaseException):
-                raise result
-            self._admit(pending, sampling, result)
-        except BaseException as error:
-            pending.refuse(error)
+        if isinstance(result, BaseException):
+            pending.refuse(result)
+        else:
+            try:
+                self._admit(pending, sampling, result)
+            except BaseException as error:
+                pending.refuse(error)
         self._tell_wish()
 
-    def _admit(self, pending: Pending, sampling: SamplingParams, token_ids: list[int]) -> None:
+    def _admit(self, pending: Pending, sampling: SamplingParams, encoded: Encoded) -> None:
         assert self._processor is not None
-        submission = pending.submission
+        submission, token_ids = pending.submission, encoded.token_ids
         pending.stream.num_prompt_tokens = len(token_ids)
         stream, user = pending.stream, submission.origin.user
         num_messages = len(submission.messages) - (submission.begun is not None)
@@ -294,10 +319,11 @@ class Translator:
             num_messages,
             token_ids,
             user,
-            pending.begun,
+            encoded.begun,
+            key=encoded.key,
             repeats_begun=submission.repeats_begun,
         )
-        arrival, grammar = pending.arrival, pending.grammar
+        arrival, grammar = pending.arrival, encoded.grammar
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival, grammar))
 
     def _abort(self, request_id: str) -> None:
@@ -364,7 +390,7 @@ class Translator:
             return
         if self._processor is not None:
             self._processor.end_unread()
-        self._model = model
+        self._model, self._refused = model, None
         read = partial(self._read_calls, model)
         self._processor = OutputProcessor(model.codec, self._abort, read)
         self._holding = False
@@ -387,24 +413,52 @@ def _stop(found: StopFound, core: EngineCore) -> None:
     core.stop(found)
 
 
-def _encode(pending: Pending, codec: ChatCodec, sampling: SamplingParams) -> list[int]:
+def _checked(submission: Submission, model: LoadedModel, defaults: SamplingParams) -> Common:
+    """What the replies to a request have in common, by the first of them.
+
+    Raises:
+        EngineError: it is refused, before anything is spent on encoding it.
+    """
+    codec, most = model.codec, model.config.max_model_len
+    sampling = defaults.override(submission.sampling)
+    codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
+    arguments, size = sampling.template_arguments, 0
+    if isinstance(submission.prompt, tuple):
+        # Such a prompt takes its turn too: it may be a fork of one that came before it.
+        codec.check_count(len(submission.prompt), most)
+        codec.check_token_ids(submission.prompt, "prompt")
+    elif submission.prompt is not None:
+        size = text_bytes(submission.prompt)
+        codec.check_size(size, most)
+    else:
+        size = num_bytes(submission.messages) + (json_bytes(arguments) if arguments else 0)
+        codec.check_size(size, most)
+    if sampling.structure is not None:
+        size += len(sampling.structure.source)
+    return Common(submission, model, sampling, size)
+
+
+def _encode(submission: Submission, codec: ChatCodec, sampling: SamplingParams) -> Encoded:
     """Make the token ids of a prompt, on a thread that may wait for them, and the grammar of its
     reply.
     """
-    token_ids = _prompt(pending, codec, sampling.template_arguments)
+    arguments = sampling.template_arguments
+    token_ids, begun = _prompt(submission, codec, arguments)
+    grammar = None
     if sampling.structure is not None:
-        pending.grammar = codec.grammar(sampling.structure, token_ids, pending.begun)
-    return token_ids
+        grammar = codec.grammar(sampling.structure, token_ids, begun)
+    return Encoded(token_ids, begun, grammar, context_key(codec.model_key, arguments))
 
 
-def _prompt(pending: Pending, codec: ChatCodec, arguments: Mapping[str, object]) -> list[int]:
-    submission = pending.submission
+def _prompt(
+    submission: Submission, codec: ChatCodec, arguments: Mapping[str, object]
+) -> tuple[list[int], int]:
+    """Token ids, and how many of them, at their end, are those of a reply to go on with."""
     if isinstance(submission.prompt, tuple):
-        return list(submission.prompt)
+        return list(submission.prompt), 0
     if submission.prompt is not None:
-        return codec.encode_text(submission.prompt, is_whole=True)
+        return codec.encode_text(submission.prompt, is_whole=True), 0
     messages, context = submission.messages, submission.context
     if submission.begun is None:
-        return codec.encode(messages, context, arguments)
-    ids, pending.begun = codec.go_on(messages, context, submission.begun, arguments)
-    return ids
+        return codec.encode(messages, context, arguments), 0
+    return codec.go_on(messages, context, submission.begun, arguments)

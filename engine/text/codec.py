@@ -184,6 +184,20 @@ class ChatCodec:
                 "prompt",
             )
 
+    def check_count(self, count: int, max_model_len: int) -> None:
+        """Check that a prompt of so many token ids can fit into the context, before they are looked
+        at.
+
+        Raises:
+            ContextLengthError: they are more than the context has.
+        """
+        if count > max_model_len:
+            raise ContextLengthError(
+                f"the prompt is too long: {count} tokens > {max_model_len} allowed (maximum "
+                f"context length is {max_model_len} tokens)",
+                "prompt",
+            )
+
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         """Check that token ids are in the vocabulary.
 

@@ -13,7 +13,6 @@ from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Usage
 from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
-from engine.text.arguments import context_key
 from engine.text.certain import CertainText, behind_skipped, beside_calls
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
@@ -238,6 +237,7 @@ class OutputProcessor:
         user: str = "",
         begun: int = 0,
         *,
+        key: str,
         repeats_begun: bool = True,
     ) -> None:
         """Expect outputs for a stream.
@@ -249,6 +249,7 @@ class OutputProcessor:
             prompt: its token ids.
             user: whose it is.
             begun: how many of them, at their end, are those of a reply to go on with.
+            key: marks the contexts that it continues (`engine.text.arguments.context_key`).
             repeats_begun: whether the stream is given its text at once, or never.
         """
         start = len(prompt) - begun
@@ -263,7 +264,7 @@ class OutputProcessor:
             num_messages,
             self._codec.detokenizer(),
             StopMatcher(sampling.stop + turns, sampling.min_tokens),
-            context_key(self._codec.model_key, sampling.template_arguments),
+            key,
             self._codec.parts(prompt[:start], is_chat=num_messages > 0),
             self._codec.certain_text(sampling.tools) if sampling.tools else None,
             first=prompt[0] if sampling.prompt_logprobs is not None and prompt else None,

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
+
+
+@lru_cache(maxsize=256)
+def _borders(text: str) -> array[int]:
+    """At i, the length of the longest proper prefix of text[:i + 1] that is its suffix too.
+
+    The n replies to a request look for the same strings, so they share what is kept: of 16 strings
+    with 4.1 MB, 64 replies had 3.6 GB of it.
+    """
+    borders = array("I", bytes(array("I").itemsize * len(text)))
+    for i in range(1, len(text)):
+        borders[i] = _extend(text, borders, borders[i - 1], text[i])
+    return borders
+
+
+def _extend(text: str, borders: array[int], matched: int, char: str) -> int:
+    while matched and text[matched] != char:
+        matched = borders[matched - 1]
+    return matched + (text[matched] == char)
 
 
 class Pattern:
@@ -19,23 +40,15 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # borders[i]: length of the longest proper prefix of text[:i + 1] that is its suffix too.
-        self._borders = [0] * len(text)
-        for i in range(1, len(text)):
-            self._borders[i] = self._extend(self._borders[i - 1], text[i])
+        self._borders = _borders(text)
         self.matched = 0
 
     def advance(self, char: str) -> bool:
         """Whether the string ends with this next character of the text."""
-        matched = self._extend(self.matched, char)
+        matched = _extend(self.text, self._borders, self.matched, char)
         ends = matched == len(self.text)
         self.matched = self._borders[-1] if ends else matched
         return ends
-
-    def _extend(self, matched: int, char: str) -> int:
-        while matched and self.text[matched] != char:
-            matched = self._borders[matched - 1]
-        return matched + (self.text[matched] == char)
 
 
 class StopMatcher:

@@ -80,6 +80,9 @@ class WordCodec:
     def check_size(self, size: int, max_model_len: int) -> None:
         pass
 
+    def check_count(self, count: int, max_model_len: int) -> None:
+        pass
+
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         if any(not 0 <= token_id < VOCAB for token_id in token_ids):
             raise InvalidRequestError(f"{param} is out of range", param)

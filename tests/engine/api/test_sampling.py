@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -76,6 +77,25 @@ class TestSamplingParams:
         with pytest.raises(InvalidRequestError) as caught:
             SamplingParams(stop=("x",) * (MAX_STOPS + 1))
         assert caught.value.message == "stop has 17 strings; at most 16 are allowed"
+
+    def test_stops_that_are_too_long_together(self) -> None:
+        SamplingParams(stop=("é" * 4096, "x" * 8192))
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(stop=("é" * 4096, "x" * 8193))
+        assert caught.value.message == "stop has 16385 bytes in all; at most 16384 are allowed"
+        assert caught.value.param == "stop"
+
+    def test_what_replies_to_one_request_differ_in(self) -> None:
+        first = SamplingParams(seed=1, prompt_logprobs=3, stop=("x",), temperature=0.5)
+        other = first.of_sibling(seed=2, prompt_logprobs=None)
+        assert other == SamplingParams(seed=2, stop=("x",), temperature=0.5)
+        assert first.seed == 1
+        with pytest.raises(InvalidRequestError, match="seed is -1"):
+            first.of_sibling(seed=-1, prompt_logprobs=None)
+        with pytest.raises(InvalidRequestError, match="prompt_logprobs is 21"):
+            first.of_sibling(seed=1, prompt_logprobs=21)
+        with pytest.raises(InvalidRequestError, match="max_tokens is 0"):
+            replace(first, max_tokens=0).of_sibling(seed=1, prompt_logprobs=None)
 
     def test_too_many_stop_tokens(self) -> None:
         SamplingParams(stop_token_ids=tuple(range(MAX_STOP_TOKENS)))
@@ -172,6 +192,7 @@ class TestTemplateArguments:
             ({"chat_template": "{{ 1 }}"}, "has 'chat_template', which is no argument"),
             ({"a": 1, "tokenize": True}, "has 'tokenize', which is no argument"),
             ({"a": object()}, "must have values as JSON has them"),
+            ({"a": "\ud800"}, "must have values as JSON has them"),
             ({"tools": []}, "has 'tools', which is a field of its own"),
         ],
     )
@@ -179,6 +200,14 @@ class TestTemplateArguments:
         with pytest.raises(InvalidRequestError, match=reason) as caught:
             SamplingParams().override({"chat_template_kwargs": stated})
         assert caught.value.param == "chat_template_kwargs"
+
+    def test_too_many_are_refused(self) -> None:
+        SamplingParams(chat_template_kwargs={"a": "x" * (2**18 - 9)})
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(chat_template_kwargs={"a": "x" * (2**18 - 8)})
+        assert caught.value.message == (
+            "chat_template_kwargs has 262145 bytes as JSON; at most 262144 are allowed"
+        )
 
     def test_all_that_transformers_takes_for_itself_is_refused(self) -> None:
         taken = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters

@@ -50,7 +50,7 @@ def stream_of(
     processor = OutputProcessor(codec, lambda _: None, lambda _: None)
     stream = RequestStream("r")
     sampling = SamplingParams(stop=(stop,) if stop else ())
-    processor.open(stream, sampling, 1, prompt, begun=begun, repeats_begun=repeats)
+    processor.open(stream, sampling, 1, prompt, begun=begun, key=KEY, repeats_begun=repeats)
     for token_id in ids:
         processor.process([TokenOutput("r", (token_id,))], 0.0)
     usage = Usage(len(prompt), len(ids), 0)

@@ -230,7 +230,7 @@ class TestReplies:
         processor = OutputProcessor(codec, lambda _: None, unread.append)
         stream, sampling = RequestStream("r"), SamplingParams(tools=TOOLS)
         prompt = ids(tokenizer, PROMPT)
-        processor.open(stream, sampling, 1, prompt, "anna")
+        processor.open(stream, sampling, 1, prompt, "anna", key=KEY)
         written = f"the cat.{call('weather', '{}')}"
         output = (*ids(tokenizer, written), *ids(tokenizer, "<|im_end|>"))
         usage = Usage(len(prompt), len(output), 0)

@@ -22,6 +22,7 @@ from engine.api.logprobs import (
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
 from engine.batch.output import End, StopFound, TokenOutput
+from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
 from engine.text.encoder import ChatEncoder
@@ -67,7 +68,9 @@ class Desk:
         params = SamplingParams().override(sampling)
         if params.logprobs is not None:
             self.asking.add(request_id)
-        self.processor.open(stream, params, num_messages, PROMPT)
+        self.processor.open(
+            stream, params, num_messages, PROMPT, key=context_key(KEY, params.template_arguments)
+        )
         return stream
 
     def ids(self, text: str) -> tuple[int, ...]:

@@ -52,6 +52,14 @@ def test_equals_a_search_of_the_whole_text(
         assert text.startswith(shown + matcher.stopped_by)
 
 
+def test_replies_share_the_tables_of_their_stops() -> None:
+    one, other = (StopMatcher(["abab", "b"]) for _ in range(2))
+    for mine, its in zip(one._patterns, other._patterns, strict=True):
+        assert mine._borders is its._borders
+    assert one.push("ab", 1) == "a"
+    assert other.push("aba", 1) == "a"
+
+
 @pytest.mark.parametrize(
     ("min_tokens", "shown", "stopped_at"),
     [

@@ -95,7 +95,8 @@ class Model:
         processor = OutputProcessor(self.codec, lambda _: None, lambda _: None)
         stream = RequestStream("r")
         sampling = SamplingParams(stop=stop, chat_template_kwargs=chosen)
-        processor.open(stream, sampling, len(messages), prompt)
+        key = context_key(KEY, sampling.template_arguments)
+        processor.open(stream, sampling, len(messages), prompt, key=key)
         output = (*self.ids(text), *self.ids("<|im_end|>"))
         for step, token_id in enumerate(output[:-1]):
             processor.process([TokenOutput("r", (token_id,), None)], 100.0 + 0.5 * step)
@@ -148,7 +149,7 @@ def test_what_has_been_thought_is_told_while_it_is(byte_level: PreTrainedTokeniz
     prompt = model.codec.encode((QUESTION,), None, {})
     processor = OutputProcessor(model.codec, lambda _: None, lambda _: None)
     stream = RequestStream("r")
-    processor.open(stream, SamplingParams(), 1, prompt)
+    processor.open(stream, SamplingParams(), 1, prompt, key=KEY)
     output = model.ids("the cat is not\n</think>\n\nthe mat.")
     told = []
     for step, token_id in enumerate(output):

@@ -16,7 +16,10 @@ from app.gateway.http.protocol.turns import (
     check_prompting,
 )
 from engine.api.client import ChatMessage
-from engine.api.sampling import MAX_LOGPROBS
+from engine.api.sampling import (
+    MAX_ARGUMENT_BYTES,
+    MAX_LOGPROBS,
+)
 from engine.api.tools import MAX_TOOLS
 
 Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
@@ -52,7 +55,7 @@ class ChatCompletionRequest(Generating):
         "tool_choice": ALLOWED,
         "parallel_tool_calls": "true or false",
         "reasoning_effort": "text",
-        "chat_template_kwargs": "a map of names to values",
+        "chat_template_kwargs": f"a map of names to values, {MAX_ARGUMENT_BYTES >> 10} KiB as JSON",
         "include_reasoning": "true or false",
         "add_generation_prompt": "true or false",
         "continue_final_message": "true or false",

@@ -9,7 +9,13 @@ from pydantic import Field
 from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
 from app.gateway.http.protocol.told import Told
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_LOGPROBS, MAX_STOP_TOKENS, MAX_STOPS, SamplingParams
+from engine.api.sampling import (
+    MAX_LOGPROBS,
+    MAX_STOP_BYTES,
+    MAX_STOP_TOKENS,
+    MAX_STOPS,
+    SamplingParams,
+)
 from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_CHOICES = 128
@@ -64,7 +70,8 @@ class Generating(Structured):
         "presence_penalty": "a number",
         "frequency_penalty": "a number",
         "logit_bias": "a map of token ids to numbers from -100 to 100",
-        "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
+        "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty, "
+        f"{MAX_STOP_BYTES >> 10} KiB in all",
         "stop_token_ids": f"a list of at most {MAX_STOP_TOKENS} token ids",
         "seed": "an integer",
         "max_tokens": "an integer of at least 1",

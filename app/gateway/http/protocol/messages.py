@@ -20,7 +20,11 @@ from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_STOPS, SamplingParams
+from engine.api.sampling import (
+    MAX_STOP_BYTES,
+    MAX_STOPS,
+    SamplingParams,
+)
 from engine.api.tools import MAX_TOOLS
 from engine.core.admission import MAX_CACHE_SALT
 
@@ -209,7 +213,8 @@ class MessagesRequest(MessageCountRequest):
     ALLOWED: ClassVar[dict[str, str]] = {
         **MessageCountRequest.ALLOWED,
         "max_tokens": "an integer of at least 1",
-        "stop_sequences": f"a list of at most {MAX_STOPS} texts, none of them empty",
+        "stop_sequences": f"a list of at most {MAX_STOPS} texts, none of them empty, "
+        f"{MAX_STOP_BYTES >> 10} KiB in all",
         "temperature": "a number",
         "top_p": "a number",
         "top_k": "an integer",

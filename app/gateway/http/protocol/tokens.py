@@ -18,6 +18,7 @@ from app.gateway.http.protocol.turns import (
 )
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
+from engine.api.sampling import MAX_ARGUMENT_BYTES
 from engine.api.tools import MAX_TOOLS
 
 
@@ -37,7 +38,7 @@ class TokenizeRequest(Told):
         "prompt": "text",
         "tools": f"a list of at most {MAX_TOOLS} functions",
         "tools.*": "an object with type and function",
-        "chat_template_kwargs": "a map of names to values",
+        "chat_template_kwargs": f"a map of names to values, {MAX_ARGUMENT_BYTES >> 10} KiB as JSON",
         "add_special_tokens": "true or false",
         "add_generation_prompt": "true or false",
         "continue_final_message": "true or false",

@@ -21,7 +21,12 @@ from pydantic_core import PydanticCustomError
 from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.protocol.turns import ChatTurn, Wire
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_STOPS, SamplingParams
+from engine.api.sampling import (
+    MAX_ARGUMENT_BYTES,
+    MAX_STOP_BYTES,
+    MAX_STOPS,
+    SamplingParams,
+)
 from engine.api.tools import MAX_TOOLS
 from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
@@ -68,8 +73,9 @@ ALLOWED = {
     "messages.*.reasoning_content": "text",
     "logit_bias": "a map of token ids to numbers from -100 to 100",
     "logit_bias.*": "a number from -100 to 100",
-    "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
-    "chat_template_kwargs": "a map of names to values",
+    "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty, "
+    f"{MAX_STOP_BYTES >> 10} KiB in all",
+    "chat_template_kwargs": f"a map of names to values, {MAX_ARGUMENT_BYTES >> 10} KiB as JSON",
     "tools": f"a list of at most {MAX_TOOLS} functions",
     "tools.*": "an object with type and function",
     "stream": "true or false",

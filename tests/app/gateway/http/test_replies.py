@@ -107,7 +107,9 @@ class Replying:
             for text in (prompt, begun)
         )
         start, sampling = (*asked, *head), SamplingParams(tools=TOOLS, stop=stop)
-        processor.open(stream, sampling, 1, start, begun=len(head), repeats_begun=False)
+        processor.open(
+            stream, sampling, 1, start, begun=len(head), key="model", repeats_begun=False
+        )
         output = [
             token
             for piece in pieces
