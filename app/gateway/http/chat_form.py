@@ -44,7 +44,8 @@ class ChatForm(OpenAiForm):
         reply = self._replies[choice]
         thinking = delta.thinking if self._asked.include_reasoning else ""
         if reply.news or thinking or delta.logprobs:
-            yield self._part_chunk(choice, self._part(reply, reply.news, thinking), delta.logprobs)
+            part = self._part(reply, reply.news, thinking)
+            yield from self._part_chunk(choice, part, delta.logprobs)
         finish = delta.finish
         if finish is None or not went_well(finish):
             return
@@ -56,9 +57,9 @@ class ChatForm(OpenAiForm):
             ]
             role = "" if reply.is_told else '"role":"assistant",'
             reply.is_told = True
-            yield self._part_chunk(choice, f'{role}"tool_calls":{compact(calls)}')
+            yield from self._part_chunk(choice, f'{role}"tool_calls":{compact(calls)}')
         part = "" if reply.is_told else '"role":"assistant","content":""'
-        yield self._part_chunk(choice, part, reason=finish_reason(finish, use))
+        yield from self._part_chunk(choice, part, reason=finish_reason(finish, use))
 
     def whole(self) -> dict[str, object]:
         number = self._asked.prompt_logprobs
@@ -81,7 +82,7 @@ class ChatForm(OpenAiForm):
             ]
         logprobs = None
         if self._asked.logprobs:
-            logprobs = {"content": [token_bytes(one) for one in reply.logprobs], "refusal": None}
+            logprobs = {"content": map(token_bytes, reply.logprobs), "refusal": None}
         return {
             "index": choice,
             "message": message,
@@ -108,10 +109,12 @@ class ChatForm(OpenAiForm):
         part: str,
         logprobs: Sequence[OutputToken] = (),
         reason: str | None = None,
-    ) -> bytes:
-        told = "null"
-        if logprobs:
-            told = compact({"content": [token_bytes(one) for one in logprobs]})
+    ) -> Iterator[bytes]:
         why = "null" if reason is None else f'"{reason}"'
-        body = f'{{"index":{choice},"delta":{{{part}}},"logprobs":{told},"finish_reason":{why}}}'
-        return self._chunk(body)
+        before = f'{{"index":{choice},"delta":{{{part}}},"logprobs":'
+        after = f',"finish_reason":{why}}}'
+        if logprobs:
+            told = {"content": map(token_bytes, logprobs)}
+            yield from self._chunk_with(before, told, after)
+        else:
+            yield self._chunk(f"{before}null{after}")

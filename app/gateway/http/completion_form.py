@@ -10,7 +10,6 @@ from app.gateway.http.openai_form import OpenAiForm
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.replies import (
     Reply,
-    compact,
     finish_reason,
     finite,
     prompt_logprobs,
@@ -70,11 +69,13 @@ class CompletionForm(OpenAiForm):
             reply.is_told = True
             prompt = self._prompt(choice)
             text = f"{self._echo(choice)}{text}"
-        told = "null"
+        before = f'{{"index":{choice},"text":{quoted(text)},"logprobs":'
+        after = f',"finish_reason":{reason}}}'
         if prompt or delta.logprobs:
-            told = compact(self._logprobs(choice, prompt, delta.logprobs))
-        body = f'{{"index":{choice},"text":{quoted(text)},"logprobs":{told}'
-        yield self._chunk(f'{body},"finish_reason":{reason}}}')
+            told = self._logprobs(choice, prompt, delta.logprobs)
+            yield from self._chunk_with(before, told, after)
+        else:
+            yield self._chunk(f"{before}null{after}")
 
     def _choice(self, choice: int, reply: Reply) -> dict[str, object]:
         assert reply.finish is not None
@@ -108,22 +109,30 @@ class CompletionForm(OpenAiForm):
         self, choice: int, prompt: Sequence[PromptToken], output: Sequence[OutputToken]
     ) -> dict[str, object]:
         """Tokens that follow those that were told of a reply before, in the form of text
-        completions.
+        completions, as iterators that are gone through in their order.
         """
         number, places = self._asked.logprobs or 0, self._places[choice]
         if prompt:
             # What the tokenizer puts before a text is none of it.
             echo = len(self._echo(choice))
             places.at = echo - len(_text(prompt))
-        told = [places.told(one.utf8, one.logprob, one.top[:number]) for one in prompt]
-        if prompt:
-            places.at = echo
-        told += [places.told(one.chosen.utf8, one.chosen.logprob, one.top) for one in output]
+        told: list[_Told] = []
+
+        def texts() -> Iterator[str]:
+            for one in prompt:
+                told.append(places.told(one.utf8, one.logprob, one.top[:number]))
+                yield told[-1].text
+            if prompt:
+                places.at = echo
+            for out in output:
+                told.append(places.told(out.chosen.utf8, out.chosen.logprob, out.top))
+                yield told[-1].text
+
         return {
-            "tokens": [one.text for one in told],
-            "token_logprobs": [one.logprob for one in told],
-            "top_logprobs": [one.top for one in told],
-            "text_offset": [one.offset for one in told],
+            "tokens": texts(),
+            "token_logprobs": (one.logprob for one in told),
+            "top_logprobs": (one.top for one in told),
+            "text_offset": (one.offset for one in told),
         }
 
 

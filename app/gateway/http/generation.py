@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Send
 
 from app.gateway.faults import Fault
@@ -16,8 +16,10 @@ from app.gateway.http.body import until_gone
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.exchange import Exchange
 from app.gateway.http.protocol.told import T
-from app.gateway.http.replies import compact
+from app.gateway.http.replies import PART_BYTES, compact, parts
+from app.gateway.http.service import Service
 from engine.api.client import Submission
+from engine.api.errors import InvalidRequestError
 from engine.api.stream import Delta
 
 # A stream begins with its first text, so that a refusal has a status of its own; but after so long
@@ -30,6 +32,10 @@ _EVENTS = (
 )
 # A line that clients skip, and that shows whether they are still there.
 WAITING = b": waiting\n\n"
+
+# Log-probabilities that the replies to one request may have told, each alternative one of them: of
+# 75 bytes in an answer and twice that in memory. One reply may have those of its whole context.
+MAX_ALTERNATIVES = 1 << 20
 
 
 class Form(ABC):
@@ -65,7 +71,7 @@ class Form(ABC):
 
     @abstractmethod
     def whole(self) -> dict[str, object]:
-        """All of the replies, once they have ended."""
+        """All of the replies, once they have ended, as `replies.pieces` writes them."""
 
 
 class Generation(Endpoint, Generic[T]):
@@ -96,13 +102,15 @@ class Generation(Endpoint, Generic[T]):
     def asked_model(self, asked: T) -> str | None: ...
 
     async def reply(self, user: str, asked: T) -> dict[str, object]:
-        """All of the replies to a request that came otherwise than over HTTP.
+        """All of the replies to a request that came otherwise than over HTTP, as `Form.whole` has
+        them.
 
         Raises:
             Fault, EngineError: it is refused, or failed.
         """
         model = self.service.model(self.asked_model(asked))
         submissions = self.submissions(user, asked)
+        _check_alternatives(submissions, self.service)
         form = self.form(asked, model, submissions)
         with self.service.exchanges.run(user, submissions) as exchange:
             await _read(exchange, form)
@@ -112,6 +120,7 @@ class Generation(Endpoint, Generic[T]):
         user, asked = await self.service.take(request, self.kind)
         model = self.service.model(self.asked_model(asked))
         submissions = self.submissions(user, asked)
+        _check_alternatives(submissions, self.service)
         self.service.admission.check_room(user, len(submissions))
         form = self.form(asked, model, submissions)
         headers = asked.ignored_header
@@ -123,11 +132,88 @@ class Generation(Endpoint, Generic[T]):
                     await _stream(exchange, form, headers, send)
                     return None
                 await _read(exchange, form)
+                if gone.done():
+                    raise ClientDisconnect
+                return await _whole(form.whole(), headers, send, gone)
             finally:
                 gone.cancel()
-            if gone.done() and not gone.cancelled():
-                raise ClientDisconnect
-        return JSONResponse(form.whole(), headers=headers)
+
+
+async def _whole(
+    told: dict[str, object], headers: dict[str, str], send: Send, gone: asyncio.Future[None]
+) -> Response | None:
+    """Tell replies that have ended. Of what is large, parts are made beside the loop.
+
+    Returns:
+        the answer; None if it was sent already.
+
+    Raises:
+        ClientDisconnect: nobody is there any more.
+    """
+    made = parts(told)
+    part: bytes | None = next(made)
+    if part is not None and len(part) < PART_BYTES:  # There is no other.
+        return Response(part, headers=headers, media_type="application/json")
+    await _begin(send, ((b"content-type", b"application/json"),), headers)
+    while part is not None:
+        if gone.done():
+            raise ClientDisconnect
+        await _send(send, (part,))
+        part = await asyncio.to_thread(next, made, None)
+    await _end(send)
+    return None
+
+
+async def _begin(send: Send, kind: Iterable[tuple[bytes, bytes]], headers: dict[str, str]) -> None:
+    own = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": [*kind, *own]})
+
+
+async def _end(send: Send) -> None:
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _check_alternatives(submissions: Sequence[Submission], service: Service) -> None:
+    """Check that the replies to a request do not tell too much together.
+
+    Raises:
+        InvalidRequestError: they would have more than `MAX_ALTERNATIVES`.
+        Fault: no model is there now.
+    """
+    told: dict[str, int] = {}
+    if len(submissions) == 1 or not any(
+        one.sampling.get(name) is not None
+        for one in submissions
+        for name in ("prompt_logprobs", "logprobs")
+    ):
+        return
+    max_model_len = service.max_model_len
+    for one in submissions:
+        stated: Mapping[str, Any] = one.sampling
+        if (number := stated.get("prompt_logprobs")) is not None:
+            length = min(_most_tokens(one), max_model_len)
+            told["prompt_logprobs"] = told.get("prompt_logprobs", 0) + length * (1 + int(number))
+        if (number := stated.get("logprobs")) is not None:
+            most = stated.get("max_tokens")
+            length = max_model_len if most is None else min(int(most), max_model_len)
+            told["logprobs"] = told.get("logprobs", 0) + length * (1 + int(number))
+    if (count := sum(told.values())) > MAX_ALTERNATIVES:
+        name = max(told, key=told.__getitem__)
+        raise InvalidRequestError(
+            f"{name} of {len(submissions)} replies are up to {count} log-probabilities, with those "
+            f"of alternatives; at most {MAX_ALTERNATIVES} are allowed: state fewer replies, a "
+            "smaller max_tokens or fewer alternatives",
+            name,
+        )
+
+
+def _most_tokens(submission: Submission) -> int:
+    """Most tokens of a prompt: no token has less than a byte."""
+    if submission.prompt is None:
+        return 1 << 31  # What a template writes around a chat has no bound but the context.
+    if isinstance(submission.prompt, str):
+        return len(submission.prompt.encode(errors="surrogatepass")) + 1
+    return len(submission.prompt)
 
 
 async def _read(exchange: Exchange, form: Form) -> None:
@@ -154,8 +240,7 @@ async def _stream(exchange: Exchange, form: Form, headers: dict[str, str], send:
     patience.cancel()
     if exchange.fault is not None:
         raise exchange.fault
-    own = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": [*_EVENTS, *own]})
+    await _begin(send, _EVENTS, headers)
     await _send(send, form.begin(exchange.streams[0].num_prompt_tokens))
     while True:
         await _send(send, _told(form, news) if news else (form.waiting(),))
@@ -166,7 +251,7 @@ async def _stream(exchange: Exchange, form: Form, headers: dict[str, str], send:
             await _send(send, form.end())
             break
         news = await exchange.news()
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    await _end(send)
 
 
 def _told(form: Form, news: Sequence[tuple[int, Delta]]) -> Iterator[bytes]:
@@ -176,8 +261,18 @@ def _told(form: Form, news: Sequence[tuple[int, Delta]]) -> Iterator[bytes]:
 
 
 async def _send(send: Send, events: Iterable[bytes]) -> None:
-    if body := b"".join(events):
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+    """Send events, those together that are small. Others have the loop between two large ones."""
+    held: list[bytes] = []
+    size = 0
+    for one in events:
+        held.append(one)
+        size += len(one)
+        if size >= PART_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(held), "more_body": True})
+            held, size = [], 0
+            await asyncio.sleep(0.0)
+    if held:
+        await send({"type": "http.response.body", "body": b"".join(held), "more_body": True})
 
 
 def event(data: object, name: str = "") -> bytes:

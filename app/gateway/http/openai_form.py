@@ -10,7 +10,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.endpoint import error_body
 from app.gateway.http.generation import Form, event
 from app.gateway.http.protocol.generating import Generating
-from app.gateway.http.replies import Reply, compact, created, usage_of
+from app.gateway.http.replies import Reply, compact, created, parts, usage_of
 from engine.api.client import Submission
 from engine.api.stream import Delta
 
@@ -71,6 +71,14 @@ class OpenAiForm(Form):
     def _chunk(self, body: str) -> bytes:
         """A chunk with one choice, given as JSON."""
         return self._head + body.encode() + self._tail
+
+    def _chunk_with(self, before: str, told: object, after: str) -> Iterator[bytes]:
+        """A chunk with one choice, and with something in it that may be large, in parts: what a
+        slow reader has not taken may be the log-probabilities of a whole reply.
+        """
+        yield self._head + before.encode()
+        yield from parts(told)
+        yield after.encode() + self._tail
 
     def _usage(self) -> dict[str, object]:
         """The token counts of all prompts and replies. A prompt counts once."""

@@ -20,6 +20,7 @@ from app.gateway.http.generation import Generation
 from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.batch_line import BatchLine, custom_id_of
 from app.gateway.http.protocol.told import read
+from app.gateway.http.replies import pieces
 from app.gateway.http.response_memory import ResponseMemory
 from app.gateway.http.responses import Responses
 from app.gateway.http.service import Service
@@ -124,7 +125,7 @@ class Answerer:
         try:
             asked = read(BatchLine, line)
         except Fault as unread:
-            return _answered(line, unread.code, error_body(unread), unread)
+            return await _answered(line, unread.code, error_body(unread), unread)
         endpoint = self._endpoints[asked.url]
         try:
             body = await endpoint.reply(user, read(endpoint.kind, _body(asked)))
@@ -136,8 +137,8 @@ class Answerer:
             log.exception("a request of a batch could not be handled")
             fault = Fault(500, "the server could not handle this request", reason="our mistake")
         else:
-            return _answered(line, 200, body, None)
-        return _answered(line, *endpoint.told(fault), fault)
+            return await _answered(line, 200, body, None)
+        return await _answered(line, *endpoint.told(fault), fault)
 
 
 def _body(asked: BatchLine) -> bytes:
@@ -147,7 +148,9 @@ def _body(asked: BatchLine) -> bytes:
     return json.dumps(asked.body | unstored).encode()
 
 
-def _answered(line: bytes, status: int, body: Mapping[str, Any], fault: Fault | None) -> Answered:
+async def _answered(
+    line: bytes, status: int, body: Mapping[str, Any], fault: Fault | None
+) -> Answered:
     request_id = new_request_id()
     told = {
         "id": f"batch_req_{request_id}",
@@ -156,4 +159,5 @@ def _answered(line: bytes, status: int, body: Mapping[str, Any], fault: Fault | 
         "error": None,
     }
     usage = {} if fault is not None else body["usage"]
-    return Answered(json.dumps(told, ensure_ascii=False), usage, fault)
+    # Many log-probabilities are megabytes, which are made beside the loop.
+    return Answered(await asyncio.to_thread("".join, pieces(told)), usage, fault)
