@@ -45,11 +45,11 @@ def build_request(options: Ask, question: str) -> ChatRequest:
         check_priority(options.priority)
         if options.session is not None:
             check_level("--session", options.session)
+        for text in (question, options.system or "", *stop):
+            text.encode()  # what the shell passed may be anything
         turns = [ChatTurn(role="user", content=question)]
         if options.system is not None:
             turns.insert(0, ChatTurn(role="system", content=options.system))
-        for text in (question, options.system or "", *stop):
-            text.encode()  # what the shell passed may be anything
         return ChatRequest(
             messages=tuple(turns),
             session_id=options.session,

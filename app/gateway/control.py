@@ -31,6 +31,7 @@ _POLL_SECONDS = 0.005
 # An answer must not be larger than what brokers pass on, however long the texts and however many
 # the changes are: some brokers take 128 KiB.
 MAX_TEXT = 4_096
+MAX_CHANGES = 256
 MAX_HISTORY_TEXT = 100
 MAX_HISTORY = 20
 MAX_HISTORY_BYTES = 16_384
@@ -68,7 +69,13 @@ class ControlMessage(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    set: dict[str, Annotated[Any, AfterValidator(_check_value)]] | None = None
+    set: (
+        Annotated[
+            dict[str, Annotated[Any, AfterValidator(_check_value)]],
+            Field(max_length=MAX_CHANGES),
+        ]
+        | None
+    ) = None
     undo: Literal[True] | None = None
     show: Literal[True] | None = None
     who: Annotated[str | None, Field(min_length=1, max_length=100)] = None

@@ -21,6 +21,23 @@ MAX_ARGUMENT_BYTES = MAX_TOOLS_BYTES
 MAX_BIASES = 1024
 MAX_STOP_TOKENS = 1024
 MAX_LOGPROBS = 20
+# The least and the most of each number; of `top_p` and `repetition_penalty` the least is left out.
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "temperature": (0.0, 100.0),
+        "top_p": (0.0, 1.0),
+        "min_p": (0.0, 1.0),
+        "repetition_penalty": (0.0, 100.0),
+        "presence_penalty": (-2.0, 2.0),
+        "frequency_penalty": (-2.0, 2.0),
+        "top_k": (0, 2**31 - 1),
+        "min_tokens": (0, 2**31 - 1),
+        "seed": (0, 2**64 - 1),
+        "max_tokens": (0, 2**31 - 1),
+        "logprobs": (0, MAX_LOGPROBS),
+        "prompt_logprobs": (0, MAX_LOGPROBS),
+    }
+)
 # The parameters that decide from which tokens one is drawn, and with what probability.
 CHOOSING = frozenset(("temperature", "top_k", "top_p", "min_p"))
 # How chats choose where the model recommends nothing of it. In SmolLM2's replies to ten questions,
@@ -103,16 +120,16 @@ class SamplingParams:
     structure: Structure | None = None
 
     def __post_init__(self) -> None:
-        self._check_number("temperature", 0.0, 100.0)
-        self._check_number("top_p", 0.0, 1.0, above=True)
-        self._check_number("min_p", 0.0, 1.0)
-        self._check_number("repetition_penalty", 0.0, 100.0, above=True)
-        self._check_number("presence_penalty", -2.0, 2.0)
-        self._check_number("frequency_penalty", -2.0, 2.0)
-        self._check_integer("top_k", 0, 2**31 - 1)
-        self._check_integer("min_tokens", 0, 2**31 - 1)
+        self._check_number("temperature")
+        self._check_number("top_p", above=True)
+        self._check_number("min_p")
+        self._check_number("repetition_penalty", above=True)
+        self._check_number("presence_penalty")
+        self._check_number("frequency_penalty")
+        self._check_integer("top_k")
+        self._check_integer("min_tokens")
         if self.logprobs is not None:
-            self._check_integer("logprobs", 0, MAX_LOGPROBS)
+            self._check_integer("logprobs")
         self._check_own()
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
@@ -181,23 +198,23 @@ class SamplingParams:
     def _check_own(self) -> None:
         """Check what the replies to one request may differ in, and what depends on it."""
         if self.prompt_logprobs is not None:
-            self._check_integer("prompt_logprobs", 0, MAX_LOGPROBS)
+            self._check_integer("prompt_logprobs")
         if self.seed is not None:
-            self._check_integer("seed", 0, 2**64 - 1)
+            self._check_integer("seed")
         if self.max_tokens is not None:
-            least = 1 if self.prompt_logprobs is None else 0
-            self._check_integer("max_tokens", least, 2**31 - 1)
+            self._check_integer("max_tokens", 1 if self.prompt_logprobs is None else 0)
 
-    def _check_number(self, name: str, low: float, high: float, *, above: bool = False) -> None:
-        value = getattr(self, name)
+    def _check_number(self, name: str, *, above: bool = False) -> None:
+        value, (low, high) = getattr(self, name), RANGES[name]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         # NaN fails the comparison, and an integer that no float can hold does not raise in it.
         if not number or not low <= value <= high or (above and value == low):
             bound = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
             raise InvalidRequestError(f"{name} is {value!r}; it must be a number {bound}", name)
 
-    def _check_integer(self, name: str, low: int, high: int) -> None:
-        value = getattr(self, name)
+    def _check_integer(self, name: str, least: int | None = None) -> None:
+        value, (low, high) = getattr(self, name), RANGES[name]
+        low = low if least is None else least
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidRequestError(
                 f"{name} is {value!r}; it must be an integer from {low} to {high}", name

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from app.gateway.http.anthropic_endpoint import AnthropicEndpoint
+from app.gateway.http.connection import HEAD_BYTES
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.service import Service
@@ -45,6 +46,8 @@ _ANTHROPIC_ERROR = {
     },
     "required": ["type", "error"],
 }
+# In an address, which is part of a head.
+_NAME = {"type": "string", "maxLength": HEAD_BYTES}
 # What may be answered instead, to whatever is asked.
 _REFUSALS = (400, 401, 403, 404, 408, 409, 413, 429, 500, 503)
 
@@ -130,7 +133,7 @@ def _operations(route: Route) -> dict[str, Any]:
 def _parameters(route: Route) -> Iterator[dict[str, Any]]:
     """What an address states of a request, in its path and after the question mark."""
     if "{name" in route.path:
-        yield {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        yield {"name": "name", "in": "path", "required": True, "schema": _NAME}
     query = route.endpoint.query if isinstance(route.endpoint, Endpoint) else None
     if query is not None:
         for name, schema in query.model_json_schema()["properties"].items():

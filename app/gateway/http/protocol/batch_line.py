@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from app.gateway.http.protocol.told import Told
+from app.gateway.stated import MAX_TEXT, Id
 
 BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 ENDPOINTS_ALLOWED = "/v1/chat/completions, /v1/completions or /v1/responses"
@@ -27,10 +30,10 @@ class BatchLine(Told):
         "body": "an object, the request",
     }
 
-    custom_id: str
+    custom_id: Id
     method: Literal["POST"] = "POST"
     url: BatchEndpoint
-    body: dict[str, Any]
+    body: Annotated[dict[str, Any], Field(max_length=MAX_TEXT)]
 
 
 def custom_id_of(line: bytes) -> str | None:

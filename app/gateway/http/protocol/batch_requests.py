@@ -8,12 +8,10 @@ from pydantic import Field
 
 from app.gateway.http.protocol.batch_line import ENDPOINTS_ALLOWED, BatchEndpoint
 from app.gateway.http.protocol.file_requests import DAY, KEPT_SECONDS, Expiry, expiry_allowed
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told
+from app.gateway.stated import Name
 
 MAX_BATCHES = 100
-_MAX_PAIRS = 16
-_MAX_NAME = 64
-_MAX_TEXT = 512
 
 
 class BatchRequest(Told):
@@ -23,24 +21,15 @@ class BatchRequest(Told):
         "input_file_id": "text, the id of a file of purpose batch",
         "endpoint": ENDPOINTS_ALLOWED,
         "completion_window": "24h",
-        "metadata": f"a map of at most {_MAX_PAIRS} names to texts",
-        "metadata.*": f"a name of at most {_MAX_NAME} characters, and {_MAX_TEXT} of text",
+        "metadata": PAIRS_ALLOWED,
+        "metadata.*": PAIR_ALLOWED,
         **expiry_allowed("output_expires_after"),
     }
 
-    input_file_id: str
+    input_file_id: Name
     endpoint: BatchEndpoint
     completion_window: Literal["24h"]
-    metadata: (
-        Annotated[
-            dict[
-                Annotated[str, Field(max_length=_MAX_NAME)],
-                Annotated[str, Field(max_length=_MAX_TEXT)],
-            ],
-            Field(max_length=_MAX_PAIRS),
-        ]
-        | None
-    ) = None
+    metadata: Pairs | None = None
     output_expires_after: Expiry | None = None
 
     @property
@@ -67,5 +56,5 @@ class BatchQuery(Told):
         "limit": f"an integer from 1 to {MAX_BATCHES}",
     }
 
-    after: str | None = None
+    after: Name | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_BATCHES)] = 20

@@ -9,9 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece, check_asking, check_goes_on
+from app.gateway.stated import MAX_PARTS, MAX_TEXT, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
+
+# It is text of the prompt, as a chat template writes it.
+Input = Annotated[dict[str, Any], Field(max_length=MAX_TEXT)]
 
 
 class InnerBlock(Piece):
@@ -22,12 +26,12 @@ class InnerBlock(Piece):
         tool_name: of type `tool_reference`, which a search for tools gives: one that it found.
     """
 
-    type: str
-    text: str = ""
-    tool_name: str | None = None
+    type: Name
+    text: LongText = ""
+    tool_name: Name | None = None
 
 
-Inner = Annotated[tuple[InnerBlock, ...], Field(fail_fast=True)]
+Inner = Annotated[tuple[InnerBlock, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 class Block(InnerBlock):
@@ -39,22 +43,22 @@ class Block(InnerBlock):
         tool_use_id, content: of type `tool_result`: the call, and what it gave.
     """
 
-    thinking: str = ""
-    id: str | None = None
-    name: str | None = None
-    input: dict[str, Any] | None = None
-    tool_use_id: str | None = None
-    content: str | Inner | None = None
+    thinking: LongText = ""
+    id: Id | None = None
+    name: Name | None = None
+    input: Input | None = None
+    tool_use_id: Id | None = None
+    content: LongText | Inner | None = None
 
 
-Blocks = Annotated[tuple[Block, ...], Field(fail_fast=True)]
+Blocks = Annotated[tuple[Block, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 class Said(Piece):
     """One message of a chat."""
 
     role: Literal["system", "user", "assistant"]
-    content: str | Blocks
+    content: LongText | Blocks
 
     def messages(self, place: str, called: dict[str, str]) -> list[ChatMessage]:
         """The message as the engine takes it; each result of a tool is a message of its own.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.generating import Generating, refuse
+from app.gateway.http.protocol.generating import MOST_ALLOWED, Generating, checked_most, refuse
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ChosenTool, ForcedCalls
 from app.gateway.http.protocol.turns import (
     TURNS_ALLOWED,
@@ -15,6 +15,7 @@ from app.gateway.http.protocol.turns import (
     chat,
     check_prompting,
 )
+from app.gateway.stated import AnyTool, Arguments, MaxTokens, Name
 from engine.api.client import ChatMessage
 from engine.api.sampling import (
     MAX_ARGUMENT_BYTES,
@@ -22,7 +23,7 @@ from engine.api.sampling import (
 )
 from engine.api.tools import MAX_TOOLS
 
-Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+Tools = Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class ChatCompletionRequest(Generating):
@@ -47,7 +48,7 @@ class ChatCompletionRequest(Generating):
     ALLOWED: ClassVar[dict[str, str]] = {
         **Generating.ALLOWED,
         **TURNS_ALLOWED,
-        "max_completion_tokens": "an integer of at least 1",
+        "max_completion_tokens": MOST_ALLOWED,
         "logprobs": "true or false",
         "top_logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
         "tools": f"a list of at most {MAX_TOOLS} functions",
@@ -63,14 +64,14 @@ class ChatCompletionRequest(Generating):
     }
 
     messages: Turns
-    max_completion_tokens: int | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Name | None = None
+    chat_template_kwargs: Arguments | None = None
     include_reasoning: bool = True
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -104,7 +105,7 @@ class ChatCompletionRequest(Generating):
         if self.reasoning_effort is not None:
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
         tools = [as_tool(tool) for tool in self.tools] if self.tools else None
-        most = self.max_completion_tokens
+        most = checked_most("max_completion_tokens", self.max_completion_tokens)
         return {
             "max_tokens": self.max_tokens if most is None else most,
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,

@@ -7,10 +7,15 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from app.gateway.http.protocol.generating import MAX_CHOICES, Generating, refuse
+from app.gateway.stated import MAX_PROMPT_TOKENS, LongText, MaxTokens, TokenId
 from engine.api.sampling import MAX_LOGPROBS
 
-_TokenIds = Annotated[tuple[int, ...], Field(min_length=1, fail_fast=True)]
-_Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+_TokenIds = Annotated[
+    tuple[TokenId, ...], Field(min_length=1, max_length=MAX_PROMPT_TOKENS, fail_fast=True)
+]
+_Texts = Annotated[
+    tuple[LongText, ...], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+]
 _SeveralIds = Annotated[
     tuple[_TokenIds, ...], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
 ]
@@ -36,11 +41,11 @@ class CompletionRequest(Generating):
         "suffix": "text",
     }
 
-    prompt: str | _TokenIds | _Texts | _SeveralIds
+    prompt: LongText | _TokenIds | _Texts | _SeveralIds
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: int | None = None
-    suffix: str | None = None
+    best_of: MaxTokens | None = None
+    suffix: LongText | None = None
 
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
         """Each prompt as the engine takes it."""

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, WithJsonSchema
 
 from app.gateway.http.protocol.told import T, Told, read
+from app.gateway.stated import Name
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -51,7 +52,9 @@ class UploadForm(Told):
         **expiry_allowed("expires_after"),
     }
 
-    file: Annotated[str, WithJsonSchema({"type": "string", "format": "binary"})]
+    file: Annotated[
+        str, WithJsonSchema({"type": "string", "format": "binary", "maxLength": 1 << 40})
+    ]
     purpose: Literal["batch"]
     expires_after: Expiry | None = None
 
@@ -74,10 +77,10 @@ class FileQuery(Told):
         "purpose": "text",
     }
 
-    after: str | None = None
+    after: Name | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_FILES)] = MAX_FILES
     order: Literal["asc", "desc"] = "desc"
-    purpose: str | None = None
+    purpose: Name | None = None
 
 
 def read_texts(kind: type[T], texts: Mapping[str, str]) -> T:

@@ -8,20 +8,45 @@ from pydantic import Field
 
 from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
 from app.gateway.http.protocol.told import Told
+from app.gateway.stated import (
+    Bias,
+    FrequencyPenalty,
+    LongText,
+    MaxTokens,
+    MinP,
+    MinTokens,
+    Model,
+    Name,
+    PresencePenalty,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    Temperature,
+    TokenId,
+    TopK,
+    TopP,
+)
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import (
+    MAX_BIASES,
     MAX_LOGPROBS,
     MAX_STOP_BYTES,
     MAX_STOP_TOKENS,
     MAX_STOPS,
+    RANGES,
     SamplingParams,
 )
 from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_CHOICES = 128
 
-Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
-StopTokens = Annotated[tuple[int, ...], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)]
+Stops = Annotated[tuple[Stop, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
+StopTokens = Annotated[tuple[TokenId, ...], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)]
+
+Biases = Annotated[dict[Name, Bias], Field(json_schema_extra={"maxProperties": MAX_BIASES})]
+
+_MOST_TOKENS = int(RANGES["max_tokens"][1])
+MOST_ALLOWED = f"an integer from 1 to {_MOST_TOKENS}"
 
 # Sampling parameters that have the names that the engine gives them.
 _SAME = (
@@ -87,28 +112,28 @@ class Generating(Structured):
         "user": "text",
     }
 
-    model: str | None = None
+    model: Model | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    stop: str | Stops | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    logit_bias: Biases | None = None
+    stop: Stop | Stops | None = None
     stop_token_ids: StopTokens | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
+    seed: Seed | None = None
+    max_tokens: MaxTokens | None = None
+    min_tokens: MinTokens | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    user: str | None = None
+    user: LongText | None = None
 
     @property
     def choices(self) -> int:
@@ -150,6 +175,17 @@ class Generating(Structured):
         if own.get("max_tokens") != 0:  # which nothing else allows
             own.pop("prompt_logprobs", None)
         return own
+
+
+def checked_most(name: str, most: int | None) -> int | None:
+    """The most tokens of a reply, which have a name that is not the engine's.
+
+    Raises:
+        InvalidRequestError: there is no such number of tokens.
+    """
+    if most is not None and not 1 <= most <= _MOST_TOKENS:
+        raise refuse(name, most, MOST_ALLOWED)
+    return most
 
 
 def refuse(name: str, value: object, allowed: str) -> InvalidRequestError:

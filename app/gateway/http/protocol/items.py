@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.gateway.http.protocol.turns import MAX_MESSAGES, Parts, Piece, joined
+from app.gateway.stated import Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -27,14 +28,14 @@ class Item(Piece):
         output: what the call named by `call_id` gave.
     """
 
-    type: str = "message"
+    type: Name = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Parts | None = None
+    content: LongText | Parts | None = None
     summary: Parts = ()
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: str | Parts | None = None
+    call_id: Id | None = None
+    name: Name | None = None
+    arguments: LongText | None = None
+    output: LongText | Parts | None = None
 
 
 # What each field of the input must be, by its path.

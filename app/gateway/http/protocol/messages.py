@@ -18,6 +18,7 @@ from app.gateway.http.protocol.generating import Stops
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.tool_choice import ForcedCalls
+from app.gateway.stated import LongText, Model, Name, Parameters, Temperature, TopK, TopP
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import (
@@ -37,9 +38,9 @@ class Tool(Told):
     """
 
     type: Literal["custom"] | None = None
-    name: str
-    description: str = ""
-    input_schema: dict[str, Any]
+    name: Name
+    description: LongText = ""
+    input_schema: Parameters
     defer_loading: bool = False
 
     def in_openai_form(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class ToolChoice(Told):
     """
 
     type: Literal["auto", "none", "any", "tool"]
-    name: str | None = None
+    name: Name | None = None
     disable_parallel_tool_use: bool = False
 
 
@@ -83,14 +84,14 @@ class Output(Told):
         effort: goes to the chat template as `reasoning_effort`.
     """
 
-    effort: str | None = None
+    effort: Name | None = None
     format: SchemaFormat | None = None
 
 
 class Metadata(Told):
     """Whom the client asks for; it has no effect."""
 
-    user_id: str | None = None
+    user_id: LongText | None = None
 
 
 class MessageCountRequest(Told):
@@ -125,9 +126,9 @@ class MessageCountRequest(Told):
         "thinking.display": "one of summarized, omitted, updates",
     }
 
-    model: str | None = None
+    model: Model | None = None
     messages: Conversation
-    system: str | Inner | None = None
+    system: LongText | Inner | None = None
     tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -224,11 +225,11 @@ class MessagesRequest(MessageCountRequest):
         "metadata.user_id": "text",
     }
 
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)]
     stop_sequences: Stops | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
     stream: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None

@@ -6,12 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.generating import refuse
+from app.gateway.http.protocol.generating import MOST_ALLOWED, checked_most, refuse
 from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
 from app.gateway.http.protocol.turns import asking
+from app.gateway.stated import LongText, MaxTokens, Model, Name, Parameters, Temperature, TopP
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import SamplingParams
@@ -23,9 +24,9 @@ class Function(Told):
     """A function that the client runs. Tools of OpenAI's servers have other types."""
 
     type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    name: Name
+    description: LongText | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
     def in_openai_form(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class NamedFunction(Told):
     """A function by its name."""
 
     type: Literal["function"]
-    name: str
+    name: Name
 
 
 class Text(Told):
@@ -54,7 +55,7 @@ class Text(Told):
 class Reasoning(Told):
     """How much the model is to think; the effort goes to the chat template."""
 
-    effort: str | None = None
+    effort: Name | None = None
 
 
 class ResponsesRequest(Told):
@@ -74,7 +75,7 @@ class ResponsesRequest(Told):
         **ITEMS_ALLOWED,
         "model": "text, the name of the model",
         "instructions": "text",
-        "max_output_tokens": "an integer of at least 1",
+        "max_output_tokens": MOST_ALLOWED,
         "temperature": "a number",
         "top_p": "a number",
         "tools": f"a list of at most {MAX_TOOLS} functions",
@@ -93,18 +94,19 @@ class ResponsesRequest(Told):
         "previous_response_id": "text, the id of a response",
         "store": "true or false",
         "stream": "true or false",
-        "metadata": "a map of names to texts",
+        "metadata": PAIRS_ALLOWED,
+        "metadata.*": PAIR_ALLOWED,
         "truncation": "disabled, or left out",
         "cache_salt": f"text of 1 to {MAX_CACHE_SALT} characters",
         "background": "true or false",
     }
 
-    model: str | None = None
-    input: str | Items
-    instructions: str | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    model: Model | None = None
+    input: LongText | Items
+    instructions: LongText | None = None
+    max_output_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     tools: Annotated[tuple[Function, ...], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
         None
     )
@@ -112,10 +114,10 @@ class ResponsesRequest(Told):
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: Text | None = None
-    previous_response_id: str | None = None
+    previous_response_id: Name | None = None
     store: bool | None = None
     stream: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Pairs | None = None
     truncation: Literal["disabled"] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     background: bool | None = None
@@ -194,8 +196,7 @@ class ResponsesRequest(Told):
             stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
         given = {name: value for name, value in stated.items() if value is not None}
         SamplingParams().override(given)
-        if (most := self.max_output_tokens) is not None:
-            if most < 1:
-                raise refuse("max_output_tokens", most, self.ALLOWED["max_output_tokens"])
+        most = checked_most("max_output_tokens", self.max_output_tokens)
+        if most is not None:
             given["max_tokens"] = most
         return given

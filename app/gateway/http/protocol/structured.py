@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from app.gateway.http.protocol.told import Told
+from app.gateway.stated import Choices, LongText, Name, Schema, Source
 from engine.api.errors import InvalidRequestError
 
 _FORMATS = ("text", "json_object", "json_schema")
@@ -16,16 +17,16 @@ _FORMATS = ("text", "json_object", "json_schema")
 class JsonSchema(Told):
     """A schema with the name that OpenAI's interface asks for."""
 
-    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
-    name: str | None = None
+    schema_: Schema | bool | None = Field(default=None, alias="schema")
+    name: Name | None = None
     strict: bool | None = None
-    description: str | None = None
+    description: LongText | None = None
 
 
 class ResponseFormat(Told):
     """OpenAI's way to say it."""
 
-    type: str
+    type: Name
     json_schema: JsonSchema | None = None
 
     def structure(self) -> dict[str, Any] | None:
@@ -52,10 +53,10 @@ class SchemaFormat(Told):
     """How OpenAI's responses and Anthropic's messages say it: the schema stands beside the type."""
 
     type: Literal["text", "json_object", "json_schema"]
-    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
-    name: str | None = None
+    schema_: Schema | bool | None = Field(default=None, alias="schema")
+    name: Name | None = None
     strict: bool | None = None
-    description: str | None = None
+    description: LongText | None = None
 
     def structure(self, place: str) -> dict[str, Any] | None:
         """The structure as the engine takes it; None for text.
@@ -84,10 +85,10 @@ class StructuredOutputs(Told):
         grammar: in Lark's form, or in GBNF.
     """
 
-    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
+    json_: Schema | Source | None = Field(default=None, alias="json")
+    regex: Source | None = None
+    choice: Choices | None = None
+    grammar: Source | None = None
     json_object: bool | None = None
 
     def structure(self, place: str = "structured_outputs") -> dict[str, Any] | None:
@@ -150,10 +151,10 @@ class Structured(Told):
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    guided_json: Schema | Source | None = None
+    guided_regex: Source | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Source | None = None
 
     def structure(self) -> dict[str, Any] | None:
         """The structure as the engine takes it; None if none is stated.

@@ -16,6 +16,7 @@ from app.gateway.http.protocol.turns import (
     chat,
     check_prompting,
 )
+from app.gateway.stated import MAX_PROMPT_TOKENS, Arguments, LongText, Model, TokenId
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_ARGUMENT_BYTES
@@ -45,11 +46,11 @@ class TokenizeRequest(Told):
         "return_token_strs": "true or false",
     }
 
-    model: str | None = None
-    prompt: str | None = None
+    model: Model | None = None
+    prompt: LongText | None = None
     messages: Turns | None = None
     tools: Tools | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Arguments | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -89,5 +90,5 @@ class DetokenizeRequest(Told):
         "tokens": "a list of token ids",
     }
 
-    model: str | None = None
-    tokens: Annotated[tuple[int, ...], Field(fail_fast=True)]
+    model: Model | None = None
+    tokens: Annotated[tuple[TokenId, ...], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]

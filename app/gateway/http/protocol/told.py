@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import reprlib
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from app.gateway.faults import Fault
@@ -17,6 +17,18 @@ _MAX_NAMES = 20
 _IGNORED = "x-batchdeck-ignored"
 
 T = TypeVar("T", bound="Told")
+
+
+_MAX_PAIRS = 16
+_MAX_KEY = 64
+_MAX_VALUE = 512
+# As OpenAI's interface has them, of the client's own.
+Pairs = Annotated[
+    dict[Annotated[str, Field(max_length=_MAX_KEY)], Annotated[str, Field(max_length=_MAX_VALUE)]],
+    Field(max_length=_MAX_PAIRS),
+]
+PAIRS_ALLOWED = f"a map of at most {_MAX_PAIRS} names to texts"
+PAIR_ALLOWED = f"a name of at most {_MAX_KEY} characters, and {_MAX_VALUE} of text"
 
 
 class Told(BaseModel):
@@ -69,6 +81,12 @@ def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
     path = _path(place)
     if detail["type"] == "missing":
         return Fault(400, f"{path} is missing; it must be {allowed}", path)
+    most = detail.get("ctx", {}).get("max_length")
+    if detail["type"] == "string_too_long" and "at most" not in allowed:
+        text = f"{path} has {len(value)} characters; at most {most} are allowed"
+        return Fault(400, text, path)
+    if detail["type"] == "too_long" and "at most" not in allowed and " to " not in allowed:
+        return Fault(400, f"{path} has {len(value)} entries; at most {most} are allowed", path)
     if detail["type"] in ("too_long", "too_short"):
         return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
     return Fault(400, f"{path} is {show(value)}; it must be {allowed}", path)

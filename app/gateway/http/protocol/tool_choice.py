@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.gateway.http.protocol.told import Told
+from app.gateway.stated import Name
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
 
@@ -17,13 +18,13 @@ ALLOWED = "none, auto, required, or the function to call"
 
 
 class ChosenFunction(Told):
-    name: str
+    name: Name
 
 
 class ChosenTool(Told):
     """A function by its name."""
 
-    type: str = "function"
+    type: Name = "function"
     function: ChosenFunction
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.gateway.stated import MAX_PARTS, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -25,15 +26,15 @@ class Piece(BaseModel):
 class TextPart(Piece):
     """A part of a content. Only text is served, so the others are read to be refused."""
 
-    type: str
-    text: str = ""
+    type: Name
+    text: LongText = ""
 
 
 class CalledFunction(Piece):
     """A function that the assistant called, and with what: a JSON object, as text."""
 
-    name: str
-    arguments: str
+    name: Name
+    arguments: LongText
 
 
 class TurnCall(Piece):
@@ -41,10 +42,10 @@ class TurnCall(Piece):
 
     function: CalledFunction
     type: Literal["function"] = "function"
-    id: str | None = None
+    id: Id | None = None
 
 
-Parts = Annotated[tuple[TextPart, ...], Field(fail_fast=True)]
+Parts = Annotated[tuple[TextPart, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 class Turn(Piece):
@@ -58,12 +59,14 @@ class Turn(Piece):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Parts | None = None
-    tool_calls: Annotated[tuple[TurnCall, ...], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    content: LongText | Parts | None = None
+    tool_calls: (
+        Annotated[tuple[TurnCall, ...], Field(max_length=MAX_PARTS, fail_fast=True)] | None
+    ) = None
+    tool_call_id: Id | None = None
+    name: Name | None = None
+    reasoning_content: LongText | None = None
+    reasoning: LongText | None = None
 
     def message(self, place: str) -> ChatMessage:
         """The message as the engine takes it.

@@ -133,6 +133,12 @@ def _fault(detail: ErrorDetails) -> Fault:
         return _sampling_fault(path, value)
     if detail["type"] == "missing":
         return Fault(400, f"{path} is missing; it must be {allowed}", path)
+    most = detail.get("ctx", {}).get("max_length")
+    if detail["type"] == "string_too_long":
+        text = f"{path} has {len(value)} characters; at most {most} are allowed"
+        return Fault(400, text, path)
+    if detail["type"] == "too_long" and "at most" not in allowed and " to " not in allowed:
+        return Fault(400, f"{path} has {len(value)} entries; at most {most} are allowed", path)
     if detail["type"] in ("too_long", "too_short"):
         return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
     if place[-1] == "content" and (kind := _kind_of_part(value)) is not None:

@@ -20,9 +20,28 @@ from pydantic_core import PydanticCustomError
 
 from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.protocol.turns import ChatTurn, Wire
+from app.gateway.stated import (
+    AnyTool,
+    Arguments,
+    Bias,
+    FrequencyPenalty,
+    MaxTokens,
+    MinP,
+    MinTokens,
+    Model,
+    Name,
+    PresencePenalty,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+)
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import (
     MAX_ARGUMENT_BYTES,
+    MAX_BIASES,
     MAX_STOP_BYTES,
     MAX_STOPS,
     SamplingParams,
@@ -32,6 +51,7 @@ from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_MESSAGES = 1_000
 MAX_DEADLINE_MS = 86_400_000
+_MOST_SECONDS = 2.0**62  # There are clients that state nanoseconds.
 
 SAMPLING = (
     "max_tokens",
@@ -109,8 +129,9 @@ _Turns = Annotated[
     Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1}),
     AfterValidator(_not_empty),
 ]
-_Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
-_Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+_Stops = Annotated[tuple[Stop, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
+_Biases = Annotated[dict[Name, Bias], Field(json_schema_extra={"maxProperties": MAX_BIASES})]
+_Tools = Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 _LEVEL_SCHEMA = WithJsonSchema(
     {"type": "string", "minLength": 1, "maxLength": MAX_LEVEL, "pattern": "^[^ /+#]+$"}
 )
@@ -145,30 +166,32 @@ class ChatRequest(Wire):
     session_id: (
         Annotated[str, AfterValidator(partial(check_level, "session_id")), _LEVEL_SCHEMA] | None
     ) = None
-    model: str | None = None
+    model: Model | None = None
     messages: _Turns
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    min_tokens: int | None = None
-    stop: str | _Stops | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    max_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    logit_bias: _Biases | None = None
+    seed: Seed | None = None
+    min_tokens: MinTokens | None = None
+    stop: Stop | _Stops | None = None
+    chat_template_kwargs: Arguments | None = None
     tools: _Tools | None = None
-    structure: dict[str, Any] | None = None
+    structure: Annotated[dict[str, Any], Field(json_schema_extra={"maxProperties": 1})] | None = (
+        None
+    )
     stream: bool = True
     accepted: bool = True
     delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
     deadline_ms: Annotated[int, Field(ge=1, le=MAX_DEADLINE_MS)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
-    sent_at: float | None = None
+    sent_at: Annotated[float, Field(ge=-_MOST_SECONDS, le=_MOST_SECONDS)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.gateway.stated import MAX_PARTS, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -20,8 +21,8 @@ class Wire(BaseModel):
 class CalledFunction(Wire):
     """A function that the assistant called, and with what: a JSON object, as text."""
 
-    name: str
-    arguments: str
+    name: Name
+    arguments: LongText
 
 
 class TurnCall(Wire):
@@ -29,10 +30,10 @@ class TurnCall(Wire):
 
     function: CalledFunction
     type: Literal["function"] = "function"
-    id: str | None = None
+    id: Id | None = None
 
 
-_Calls = Annotated[tuple[TurnCall, ...], Field(fail_fast=True)]
+_Calls = Annotated[tuple[TurnCall, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 # The fields that only one role has.
@@ -56,11 +57,11 @@ class ChatTurn(Wire):
     """
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
+    content: LongText | None = None
     tool_calls: _Calls | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
+    tool_call_id: Id | None = None
+    name: Name | None = None
+    reasoning_content: LongText | None = None
 
     def check(self, place: str) -> None:
         """Check that the fields go together.

@@ -356,7 +356,11 @@ def test_an_error_within_a_stream_is_an_event(
             "input[0].content[0].type",
             "models are served for text only",
         ),
-        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "an integer of at least 1"),
+        (
+            {"input": "a", "max_output_tokens": 0},
+            "max_output_tokens",
+            "an integer from 1 to 2147483647",
+        ),
         ({"input": "a", "temperature": -1}, "temperature", "from 0 to 100"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type", "must be function"),
         ({"input": "a", "tool_choice": "some"}, "tool_choice", "it must be none, auto, required"),

@@ -1,0 +1,63 @@
+"""Stated: how large what clients state may be, by kinds that all gateways share.
+
+What a field costs beside the bytes that it has is bounded where that is checked: sampling
+parameters by `engine.api.sampling`, structures and tools by their own, and what becomes text of a
+prompt by the context (`ChatCodec.check_size`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from engine.api.sampling import MAX_ARGUMENT_BYTES, MAX_STOP_BYTES, RANGES
+from engine.api.structure import MAX_CHOICES, MAX_STRUCTURE_BYTES
+from engine.api.tools import MAX_TOOLS_BYTES
+
+MAX_NAME = 256
+_MAX_MODEL = 4096  # It may be a path.
+# Of calls: there are proxies that keep a signature of the thinking in them.
+MAX_ID = 1 << 14
+# The most that `max_request_bytes` may be set to. Text of a prompt has to fit into the context.
+MAX_TEXT = 1 << 30
+MAX_PARTS = 10_000
+MAX_PROMPT_TOKENS = 1 << 24
+_ENTRY_BYTES = 4  # of the smallest entry of a map as JSON
+
+Name = Annotated[str, Field(max_length=MAX_NAME)]
+Model = Annotated[str, Field(max_length=_MAX_MODEL)]
+Id = Annotated[str, Field(max_length=MAX_ID)]
+LongText = Annotated[str, Field(max_length=MAX_TEXT)]
+Stop = Annotated[str, Field(max_length=MAX_STOP_BYTES)]
+Source = Annotated[str, Field(max_length=MAX_STRUCTURE_BYTES)]
+Choices = Annotated[list[Source], Field(max_length=MAX_CHOICES, fail_fast=True)]
+Schema = Annotated[dict[str, Any], Field(max_length=MAX_STRUCTURE_BYTES // _ENTRY_BYTES)]
+AnyTool = Annotated[dict[str, Any], Field(max_length=MAX_TOOLS_BYTES // _ENTRY_BYTES)]
+Parameters = AnyTool
+Arguments = Annotated[dict[str, Any], Field(max_length=MAX_ARGUMENT_BYTES // _ENTRY_BYTES)]
+# The vocabulary bounds them more closely.
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+def ranged(name: str) -> FieldInfo:
+    """The range of a sampling parameter, as a schema tells it; the engine checks it."""
+    low, high = RANGES[name]
+    if name == "top_k":
+        low = -1  # as transformers and vLLM write that all are kept
+    told: FieldInfo = Field(json_schema_extra={"minimum": low, "maximum": high})
+    return told
+
+
+Temperature = Annotated[float, ranged("temperature")]
+TopP = Annotated[float, ranged("top_p")]
+TopK = Annotated[int, ranged("top_k")]
+MinP = Annotated[float, ranged("min_p")]
+RepetitionPenalty = Annotated[float, ranged("repetition_penalty")]
+PresencePenalty = Annotated[float, ranged("presence_penalty")]
+FrequencyPenalty = Annotated[float, ranged("frequency_penalty")]
+Seed = Annotated[int, ranged("seed")]
+MinTokens = Annotated[int, ranged("min_tokens")]
+MaxTokens = Annotated[int, ranged("max_tokens")]
+Bias = Annotated[float, Field(json_schema_extra={"minimum": -100, "maximum": 100})]
