@@ -134,15 +134,15 @@ class Generation(Endpoint, Generic[T]):
                 await _read(exchange, form)
                 if gone.done():
                     raise ClientDisconnect
-                return await _whole(form.whole(), headers, send, gone)
+                return await send_whole(form.whole(), headers, send, gone)
             finally:
                 gone.cancel()
 
 
-async def _whole(
+async def send_whole(
     told: dict[str, object], headers: dict[str, str], send: Send, gone: asyncio.Future[None]
 ) -> Response | None:
-    """Tell replies that have ended. Of what is large, parts are made beside the loop.
+    """Tell all of an answer. Of what is large, parts are made beside the loop.
 
     Returns:
         the answer; None if it was sent already.

@@ -15,6 +15,9 @@ from engine.api.tools import ToolCall, ToolUse
 
 # Of a large answer, made and sent at a time: 3 ms of log-probabilities.
 PART_BYTES = 1 << 15
+# Entries of a list that are made in one piece, where none has anything in it.
+_AT_ONCE = 1024
+_PLAIN = (str, int, float, type(None))
 
 
 @dataclass(slots=True)
@@ -203,10 +206,16 @@ def pieces(data: object) -> Iterator[str]:
         yield "}" if begin == "," else "{}"
     elif isinstance(data, (list, tuple)):
         begin = "["
-        for entry in data:
-            yield begin
-            yield from pieces(entry)
-            begin = ","
+        for at in range(0, len(data), _AT_ONCE):
+            some = data[at : at + _AT_ONCE]
+            if all(isinstance(entry, _PLAIN) for entry in some):
+                yield f"{begin}{compact(some)[1:-1]}"
+                begin = ","
+                continue
+            for entry in some:
+                yield begin
+                yield from pieces(entry)
+                begin = ","
         yield "]" if begin == "," else "[]"
     elif isinstance(data, Iterator):
         begin = "["

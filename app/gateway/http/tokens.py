@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
+from app.gateway.http.body import until_gone
 from app.gateway.http.endpoint import Endpoint
+from app.gateway.http.generation import send_whole
 from app.gateway.http.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 
@@ -15,7 +19,7 @@ class Tokenize(Endpoint):
 
     kind = TokenizeRequest
 
-    async def answer(self, request: Request, send: Send) -> Response:
+    async def answer(self, request: Request, send: Send) -> Response | None:
         service = self.service
         user, asked = await service.take(request, TokenizeRequest)
         service.model(asked.model)
@@ -29,13 +33,18 @@ class Tokenize(Endpoint):
             token_strs = None
             if asked.return_token_strs:
                 token_strs = await service.promised(request, service.client.spell(tokens))
-            told = {
+            told: dict[str, object] = {
                 "count": len(tokens),
                 "max_model_len": service.max_model_len,
                 "tokens": tokens,
                 "token_strs": token_strs,
             }
-        return JSONResponse(told, headers=asked.ignored_header)
+            # 4 MB of text may be as many tokens.
+            gone = asyncio.create_task(until_gone(request))
+            try:
+                return await send_whole(told, asked.ignored_header, send, gone)
+            finally:
+                gone.cancel()
 
 
 class Detokenize(Endpoint):

@@ -41,6 +41,12 @@ def test_pieces_are_those_of_the_whole(data: object) -> None:
     assert "".join(pieces(lazy(data))) == compact(data)
 
 
+def test_a_long_list_is_made_in_pieces() -> None:
+    for data in ([*range(5000)], [*range(1500), {"a": [1]}, *range(1500)], ["x"] * 1024, [None]):
+        assert "".join(pieces(data)) == compact(data)
+    assert len(list(pieces([*range(5000)]))) == 6
+
+
 def test_a_part_is_no_larger_than_one_entry_more() -> None:
     made = list(parts({"a": iter(["x" * 1000] * 1000)}))
     assert json.loads(b"".join(made)) == {"a": ["x" * 1000] * 1000}
@@ -96,6 +102,13 @@ def test_a_large_answer_is_made_beside_the_loop(
     assert sum(map(len, told)) == answer.json()["usage"]["completion_tokens"]
     # The loop makes the first part alone, as a small answer is as a whole: here, what is before.
     assert all(name.startswith("asyncio_") for name in threads)
+
+
+@pytest.mark.usefixtures("small")
+def test_token_ids_are_told_in_parts(serving: HttpServing) -> None:
+    answer = serving.http.post("/tokenize", json={"prompt": "one two " * 500})
+    assert "content-length" not in answer.headers
+    assert answer.json()["count"] == len(answer.json()["tokens"]) == 1000
 
 
 def test_a_small_answer_is_sent_at_once(serving: HttpServing) -> None:
