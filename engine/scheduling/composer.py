@@ -12,6 +12,8 @@ from engine.batch.request import Request
 from engine.scheduling.books import Books
 from engine.scheduling.start import Start
 
+# So much of the slots is for users who have none: 2 of 32.
+LEFT_PART = 16
 # The running request with the largest key loses its blocks; of equals, the latest arrival does.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
     "lowest_priority": lambda request: (-request.priority, request.ordinal),
@@ -52,6 +54,7 @@ class StepComposer:
         self._cache = books.cache
         self._watermark = int(knobs.watermark * books.cache.pool.num_blocks)
         self._promised: int | None = None
+        self._bar()
 
     @property
     def running(self) -> Sequence[Request]:
@@ -81,6 +84,13 @@ class StepComposer:
         """Slots that are free."""
         taken = len(self._books.running) + self._books.groups.num_parked
         return max(self.knobs.max_num_seqs - taken, 0)
+
+    def is_barred(self, request: Request) -> bool:
+        """Whether the slots that are free are for users who have none, as a waiting request's has.
+        One that was preempted had a slot.
+        """
+        is_new = request.state is RequestState.WAITING
+        return is_new and request.origin.user in self._books.waiting.barred
 
     @property
     def moved(self) -> int:
@@ -204,6 +214,7 @@ class StepComposer:
         request.state = RequestState.RUNNING
         self._books.running.append(request)
         self.admitted.append(request)
+        self._bar()
         self.schedule(request, limit)
         return True
 
@@ -248,7 +259,7 @@ class StepComposer:
             return Wait(Cause.LAST_STEP)
         if self.preempted:
             return Wait(Cause.PREEMPTION)
-        if not self.num_slots:
+        if not self.num_slots or self.is_barred(request):
             taken = len(self.running) + self._books.groups.num_parked
             return Wait(Cause.SLOT, (taken, self.knobs.max_num_seqs))
         if tokens and self.budget <= 0:
@@ -273,6 +284,14 @@ class StepComposer:
         if need > free:
             return Wait(Cause.BLOCKS, (need, max(free, 0), self._cache.pool.num_blocks))
         return None
+
+    def _bar(self) -> None:
+        """Leave the last slots to users who have none, where the order asks for that."""
+        books = self._books
+        if books.waiting.leaves_slots:
+            is_short = 0 < self.num_slots <= self.knobs.max_num_seqs // LEFT_PART
+            users = {one.origin.user for one in books.running} if is_short else ()
+            books.waiting.barred = frozenset(users)
 
     def _promised_blocks(self) -> int:
         """Blocks that running requests still need for the tokens they have."""
@@ -326,4 +345,5 @@ class StepComposer:
         victim.preempted_for = needed_by.request_id if needed_by not in (None, victim) else ""
         victim.state = RequestState.PREEMPTED
         books.waiting.push(victim)
+        self._bar()
         self.preempted.append(victim)

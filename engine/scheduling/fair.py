@@ -29,10 +29,15 @@ class Fair(WaitingQueue):
     2 * max(PROMPT_TOKEN * longest prompt, OUTPUT_TOKEN * largest batch in tokens) (Theorem 4.4).
 
     Preempted requests go first, because their user was charged for the prompt already.
+
+    A reply holds its slot to its end, however much its user was served meanwhile. So the last slots
+    are for users who have none: 128 long replies for one of them kept a short one of another
+    waiting for 35 s.
     """
 
     name = "fair"
     uses = frozenset({"user_weights"})
+    leaves_slots = True
 
     def __init__(self, knobs: Knobs) -> None:
         super().__init__(knobs)
@@ -83,8 +88,11 @@ class Fair(WaitingQueue):
     def first(self) -> Request | None:
         if len(self._preempted):
             return self._preempted.first()
-        least = self._least(1)
-        return self._users[least[0][2]].first() if least else None
+        least = self._least(1 + len(self.barred))
+        if not least:
+            return None
+        user = next((user for *_, user in least if user not in self.barred), least[0][2])
+        return self._users[user].first()
 
     def head(self, count: int) -> list[Request]:
         """The next `count` requests, if nothing but their prompts is served meanwhile."""
@@ -92,16 +100,17 @@ class Fair(WaitingQueue):
             return []
         requests = self._preempted.head(count)
         heap = []
-        for served, ordinal, user in self._least(count):
+        for served, ordinal, user in self._least(count + len(self.barred)):
             waiting = iter(self._users[user].head(count))
-            heap.append((served, ordinal, next(waiting), waiting))
+            heap.append((user in self.barred, served, ordinal, next(waiting), waiting))
+        heapq.heapify(heap)
         while heap and len(requests) < count:
-            served, _ordinal, request, waiting = heapq.heappop(heap)
+            is_barred, served, _ordinal, request, waiting = heapq.heappop(heap)
             requests.append(request)
             following = next(waiting, None)
             if following is not None:
                 served += PROMPT_TOKEN * request.num_prompt_tokens / self._weight(request)
-                heapq.heappush(heap, (served, following.ordinal, following, waiting))
+                heapq.heappush(heap, (is_barred, served, following.ordinal, following, waiting))
         return requests
 
     def admitted(self, request: Request) -> None:

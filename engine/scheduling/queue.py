@@ -26,13 +26,17 @@ class WaitingQueue(ABC):
     Attributes:
         name: as the `order` knob names it.
         uses: knobs that have an effect under this order only.
+        leaves_slots: whether the last slots are for users who have none.
+        barred: users whose requests get no slot now, but for those that were preempted.
     """
 
     name: ClassVar[str]
     uses: ClassVar[frozenset[str]] = frozenset()
+    leaves_slots: ClassVar[bool] = False
 
     def __init__(self, knobs: Knobs) -> None:
         self._knobs = knobs
+        self.barred: frozenset[str] = frozenset()
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -113,7 +113,7 @@ class Slo(Policy):
                 break
             if job.request.state is RequestState.RUNNING:
                 step.schedule(job.request)
-            elif not is_barred:
+            elif not is_barred and not step.is_barred(job.request):
                 is_barred = not step.admit(job.request)
         head = step.next_waiting
         if head is not None and not is_barred:

@@ -375,3 +375,63 @@ def test_five_requests_beside_five_hundred(
     assert "aa" not in ahead
     if outputs[0] < outputs[1]:
         assert ahead.count("a") <= 1
+
+
+POLICIES_AT_ONCE = ("stall_free", "prefill_first", "orca", "slo")
+
+
+def crowd(policy: str, order: str = "fair", **knobs: object) -> CoreHarness:
+    """32 slots, and 100 long requests of a, of which as many run as may."""
+    engine = CoreHarness(
+        order=order,
+        policy=policy,
+        num_blocks=2048,
+        max_num_seqs=32,
+        max_num_batched_tokens=256,
+        **knobs,
+    )
+    for i in range(100):
+        engine.submit(f"a{i}", [i, 1, 2], 60, origin=Origin(user="a"))
+    for _ in range(8):
+        engine.step()
+    return engine
+
+
+def running(engine: CoreHarness) -> str:
+    return "".join(sorted(one.request_id[0] for one in engine.core._scheduler.running))
+
+
+@pytest.mark.parametrize("policy", POLICIES_AT_ONCE)
+def test_the_last_slots_are_for_users_who_have_none(policy: str) -> None:
+    engine = crowd(policy)
+    assert running(engine) == "a" * 30
+    assert engine.ends == {}
+    for user in "bc":
+        for i in range(3):
+            engine.submit(f"{user}{i}", [7, i], 30, origin=Origin(user=user))
+        engine.step()
+        engine.step()
+        assert running(engine).count(user) == 1
+    engine.submit("d", [9], 4, origin=Origin(user="d"))
+    engine.step()
+    assert running(engine) == "a" * 30 + "bc"
+    engine.finish()
+    assert len(engine.ends) == 100 + 6 + 1
+
+
+@pytest.mark.parametrize("policy", POLICIES_AT_ONCE)
+def test_who_is_alone_leaves_no_slots_in_other_orders(policy: str) -> None:
+    assert running(crowd(policy, "fcfs")) == "a" * 32
+
+
+@pytest.mark.parametrize("policy", POLICIES_AT_ONCE)
+def test_who_has_no_slot_goes_before_who_has_some(policy: str) -> None:
+    """Though the former was served more."""
+    engine = crowd(policy)
+    engine.submit("b0", [1] * 40, 2, origin=Origin(user="b"))
+    while not engine.ends:
+        engine.step()
+    engine.submit("b1", [5], 2, origin=Origin(user="b"))
+    while len(engine.ends) < 2:
+        engine.step()
+    assert list(engine.ends) == ["b0", "b1"]
