@@ -26,6 +26,7 @@ KINDS: Mapping[str, type[Told]] = {
 }
 # Names, and what has parts that are no more than names.
 SMALL = {
+    "cache_salt",
     *("model", "reasoning_effort", "reasoning", "tool_choice", "stream_options", "thinking"),
     *("previous_response_id", "conversation", "truncation"),
 }

@@ -58,6 +58,7 @@ FULL: dict[str, Any] = {
     "accepted": False,
     "delta_qos": 1,
     "deadline_ms": 86_400_000,
+    "cache_salt": "é",
     "priority": -1_000_000,
     "sent_at": 1_700_000_000.25,
 }

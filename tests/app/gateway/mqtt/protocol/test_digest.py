@@ -50,6 +50,7 @@ CHANGED: dict[str, Any] = {
     "accepted": True,
     "delta_qos": 0,
     "deadline_ms": 1,
+    "cache_salt": None,
     "priority": 0,
 }
 
