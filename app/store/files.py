@@ -24,7 +24,7 @@ VALUES (?, ?, '', '', ?, ?, 0, ?)
 GROW = "UPDATE file SET num_bytes = num_bytes + ? WHERE number = ?"
 
 _FINISH = """
-UPDATE file SET state = ?, lease = '', name = ?, purpose = ?, expires = ?,
+UPDATE file SET state = ?, lease = '', name = ?, purpose = ?, expires = created + ?,
     num_bytes = (SELECT coalesce(sum(length(content)), 0) FROM line WHERE file = file.number)
 WHERE number = ?
 """
@@ -124,11 +124,10 @@ class Files:
 
         Args:
             name: by which its owner knows it.
-            keep_seconds: how long from now.
+            keep_seconds: how long from when it was begun.
         """
         with self._db.transaction():
-            expires = time.time() + keep_seconds
-            self._db.write(_FINISH, (FileState.WHOLE, name, purpose, expires, number))
+            self._db.write(_FINISH, (FileState.WHOLE, name, purpose, keep_seconds, number))
             (row,) = self._db.read("SELECT * FROM file WHERE number = ?", number)
         return _file(row)
 

@@ -54,6 +54,17 @@ def test_a_file_is_read_in_parts_as_it_was_put(
     assert [line.number for line in store.files.part(file.number, 4)] == [5, 6]
 
 
+def test_a_file_expires_so_long_after_it_was_begun(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it took to come: that is what a client is told, in whole seconds."""
+    begun = store.files.begin("ann")
+    monkeypatch.setattr("time.time", lambda: begun.created + 100.9)
+    file = store.files.finish(begun.number, "asks.jsonl", "batch", 3601)
+    assert file.expires is not None
+    assert int(file.expires) == int(file.created) + 3601
+
+
 def test_nobody_sees_anothers_or_what_is_not_whole(store: Store) -> None:
     whole, begun = put(store, b"x"), store.files.begin("ann")
     assert store.files.get("ann", whole.id) == whole
