@@ -1,13 +1,14 @@
 """A decode step as a program beside the same model module by module, both with native attention.
 
-    python -m benchmarks.forward [--models gemma4-e,gemma4] [--seqs 1,8,32] [--threads 2]
+    python -m benchmarks.forward [--models gemma4-e,gemma4,latents,latents-moe] [--seqs 1,8,32]
+                                 [--threads 2]
 
-Models are random ones in bfloat16 whose layers differ in their heads: 8 layers of 1,024 numbers,
-every fourth of which attends to all tokens. Both sides compute the same steps in one process and
-take turns, on the same number of threads; figures are medians of all steps, and the least, which
-tells more where other programs run; the ratio is that of the medians. The steps follow 512
-tokens of each sequence, which are not computed: what the cache holds does not change what a step
-costs. Logits are computed, and no token is sampled.
+Models are random ones in bfloat16 of 8 layers of 1,024 numbers: two whose layers differ in their
+heads, every fourth of which attends to all tokens, and two that store latents. Both sides compute
+the same steps in one process and take turns, on the same number of threads; figures are medians of
+all steps, and the least, which tells more where other programs run; the ratio is that of the
+medians. The steps follow 512 tokens of each sequence, which are not computed: what the cache holds
+does not change what a step costs. Logits are computed, and no token is sampled.
 
 A turn begins with steps that are not counted, in which the other side's threads fall asleep.
 """
@@ -31,6 +32,7 @@ from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.forward import Forward, ModuleForward
+from engine.model.latents import take_expansions
 from engine.model.program.forward import make_program
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
@@ -56,6 +58,18 @@ _COMMON: dict[str, Any] = {
     "num_kv_shared_layers": 0,
 }
 
+_LATENTS: dict[str, Any] = {
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 64,
+    "q_lora_rank": 768,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "layer_types": None,
+}
+
 MODELS: Mapping[str, dict[str, Any]] = {
     # Half of the layers share keys and values, and each is given a part of a second embedding.
     "gemma4-e": {
@@ -71,13 +85,26 @@ MODELS: Mapping[str, dict[str, Any]] = {
             key: {"head_dim": 512, "num_key_value_heads": 1} for key in ("3", "7")
         },
     },
+    # Of MiniCPM3's kind, and of GLM-4.7-Flash's with half as many heads.
+    "latents": _LATENTS | {"model_type": "minicpm3"},
+    "latents-moe": _LATENTS
+    | {
+        "model_type": "glm4_moe_lite",
+        "n_routed_experts": 32,
+        "num_experts_per_tok": 4,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 512,
+        "mlp_layer_types": ["dense"] + ["sparse"] * 7,
+    },
 }
 
 
 def make_model(name: str) -> Any:
     """The model of this name, the same one at every call."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model("gemma4_text", **(_COMMON | MODELS[name]))
+    config = AutoConfig.for_model(**({"model_type": "gemma4_text"} | _COMMON | MODELS[name]))
     auto: Any = AutoModelForCausalLM
     return auto.from_config(config, dtype=torch.bfloat16).eval()
 
@@ -94,11 +121,14 @@ class Side:
         self._shape = trace(type(model), model.config, torch.bfloat16).shape
         self._config = _config(most)
         self._forward: Forward
+        shape, expansions = self._shape, None
+        if shape.has_latents:
+            expansions = take_expansions(model)
         if program:
-            self._forward = make_program(model, self._config, self._shape)
+            self._forward = make_program(model, self._config, shape, expansions=expansions)
         else:
             self._forward = ModuleForward(
-                model, CpuAttention(), self._shape, off_kernels="measured as it is"
+                model, CpuAttention(), shape, expansions=expansions, off_kernels="is measured"
             )
 
     def begin(self, seqs: int) -> None:
