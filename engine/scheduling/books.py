@@ -9,6 +9,7 @@ from engine.cache.manager import KVCache
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
+from engine.scheduling.shares import Shares
 from engine.scheduling.swaps import Swaps
 
 
@@ -20,6 +21,7 @@ class Books:
         running: requests that hold a slot, in the order of admission.
         groups: running requests that were started together.
         swaps: victims that keep what they have computed in host memory.
+        shares: of the slots, for users who have few.
         copies: (source, target) blocks that the next plan copies first, by the target's request.
         restores: the prefix whose state a request goes on from with its first row, and the snapshot
             of it.
@@ -31,6 +33,7 @@ class Books:
     groups: Groups
     reclaim: Reclaim
     swaps: Swaps
+    shares: Shares = field(default_factory=Shares)
     copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
     restores: dict[Request, tuple[bytes, int]] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from engine.api.knobs import Knobs
@@ -12,8 +13,6 @@ from engine.batch.request import Request
 from engine.scheduling.books import Books
 from engine.scheduling.start import Start
 
-# So much of the slots is for users who have none: 2 of 32.
-LEFT_PART = 16
 # The running request with the largest key loses its blocks; of equals, the latest arrival does.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
     "lowest_priority": lambda request: (-request.priority, request.ordinal),
@@ -54,7 +53,11 @@ class StepComposer:
         self._cache = books.cache
         self._watermark = int(knobs.watermark * books.cache.pool.num_blocks)
         self._promised: int | None = None
-        self._bar()
+        self._taken: Counter[str] = Counter()
+        if books.waiting.leaves_slots:
+            self._taken.update(one.origin.user for one in books.running)
+            books.shares.see(self._taken, books.waiting.users, now)
+            self._bar()
 
     @property
     def running(self) -> Sequence[Request]:
@@ -86,7 +89,7 @@ class StepComposer:
         return max(self.knobs.max_num_seqs - taken, 0)
 
     def is_barred(self, request: Request) -> bool:
-        """Whether the slots that are free are for users who have none, as a waiting request's has.
+        """Whether the slots that are free are for users who have fewer, as a waiting request's has.
         One that was preempted had a slot.
         """
         is_new = request.state is RequestState.WAITING
@@ -214,7 +217,7 @@ class StepComposer:
         request.state = RequestState.RUNNING
         self._books.running.append(request)
         self.admitted.append(request)
-        self._bar()
+        self._take(request, 1)
         self.schedule(request, limit)
         return True
 
@@ -285,13 +288,19 @@ class StepComposer:
             return Wait(Cause.BLOCKS, (need, max(free, 0), self._cache.pool.num_blocks))
         return None
 
+    def _take(self, request: Request, slots: int) -> None:
+        """Count slots that its user got, or lost."""
+        if self._books.waiting.leaves_slots:
+            self._taken[request.origin.user] += slots
+            self._taken = +self._taken
+            self._bar()
+
     def _bar(self) -> None:
-        """Leave the last slots to users who have none, where the order asks for that."""
+        """Leave the last slots to users who have fewer, where the order asks for that."""
         books = self._books
-        if books.waiting.leaves_slots:
-            is_short = 0 < self.num_slots <= self.knobs.max_num_seqs // LEFT_PART
-            users = {one.origin.user for one in books.running} if is_short else ()
-            books.waiting.barred = frozenset(users)
+        books.waiting.barred = books.shares.barred(
+            self._taken, self.num_slots, self.knobs.max_num_seqs, books.waiting.users
+        )
 
     def _promised_blocks(self) -> int:
         """Blocks that running requests still need for the tokens they have."""
@@ -345,5 +354,5 @@ class StepComposer:
         victim.preempted_for = needed_by.request_id if needed_by not in (None, victim) else ""
         victim.state = RequestState.PREEMPTED
         books.waiting.push(victim)
-        self._bar()
+        self._take(victim, -1)
         self.preempted.append(victim)

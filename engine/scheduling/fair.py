@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
 
 from engine.api.knobs import Knobs, parse_weights
 from engine.batch.request import Request
@@ -31,8 +31,8 @@ class Fair(WaitingQueue):
     Preempted requests go first, because their user was charged for the prompt already.
 
     A reply holds its slot to its end, however much its user was served meanwhile. So the last slots
-    are for users who have none: 128 long replies for one of them kept a short one of another
-    waiting for 35 s.
+    are for users who have fewer (`Shares`): 128 long replies for one of them kept a short one of
+    another waiting for 35 s.
     """
 
     name = "fair"
@@ -58,6 +58,10 @@ class Fair(WaitingQueue):
         yield from self._preempted
         for queue in self._users.values():
             yield from queue
+
+    @property
+    def users(self) -> Mapping[str, Sized]:
+        return self._users
 
     def push(self, request: Request) -> None:
         if request.num_preemptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ class WaitingQueue(ABC):
     Attributes:
         name: as the `order` knob names it.
         uses: knobs that have an effect under this order only.
-        leaves_slots: whether the last slots are for users who have none.
+        leaves_slots: whether the last slots are for users who have fewer.
         barred: users whose requests get no slot now, but for those that were preempted.
     """
 
@@ -44,6 +44,11 @@ class WaitingQueue(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Request]:
         """All requests that wait, in no particular order."""
+
+    @property
+    def users(self) -> Mapping[str, Sized]:
+        """What each user has waiting, where the order knows users."""
+        return {}
 
     @abstractmethod
     def push(self, request: Request) -> None: ...

@@ -15,6 +15,7 @@ from engine.api.origin import Origin
 from engine.batch.request import Request
 from engine.scheduling.fair import OUTPUT_TOKEN, PROMPT_TOKEN, Fair
 from engine.scheduling.orders import reorder
+from engine.scheduling.shares import RECENT_SECONDS
 from tests.support.harness import CoreHarness, make_request
 
 
@@ -380,8 +381,8 @@ def test_five_requests_beside_five_hundred(
 POLICIES_AT_ONCE = ("stall_free", "prefill_first", "orca", "slo")
 
 
-def crowd(policy: str, order: str = "fair", **knobs: object) -> CoreHarness:
-    """32 slots, and 100 long requests of a, of which as many run as may."""
+def crowd(policy: str, order: str = "fair", size: int = 100, **knobs: object) -> CoreHarness:
+    """32 slots, and many long requests of a, of which as many run as may."""
     engine = CoreHarness(
         order=order,
         policy=policy,
@@ -390,7 +391,7 @@ def crowd(policy: str, order: str = "fair", **knobs: object) -> CoreHarness:
         max_num_batched_tokens=256,
         **knobs,
     )
-    for i in range(100):
+    for i in range(size):
         engine.submit(f"a{i}", [i, 1, 2], 60, origin=Origin(user="a"))
     for _ in range(8):
         engine.step()
@@ -435,3 +436,45 @@ def test_who_has_no_slot_goes_before_who_has_some(policy: str) -> None:
     while len(engine.ends) < 2:
         engine.step()
     assert list(engine.ends) == ["b0", "b1"]
+
+
+def chats_beside(engine: CoreHarness, num_steps: int) -> list[int]:
+    """How many steps the requests of 8 chats of b took, each of which pauses for some steps after
+    a reply of 8 tokens."""
+    begun: dict[str, int] = {}
+    took: list[int] = []
+    resting = {n: n for n in range(8)}
+    for step in range(num_steps):
+        for chat, until in list(resting.items()):
+            if step >= until:
+                del resting[chat]
+                begun[f"b{chat}-{step}"] = step
+                engine.submit(f"b{chat}-{step}", [7, chat, step], 8, origin=Origin(user="b"))
+        engine.step()
+        for name in [name for name in begun if name in engine.ends]:
+            took.append(step - begun.pop(name))
+            resting[int(name[1])] = step + 5 + int(name[1])
+    return took
+
+
+@pytest.mark.parametrize("policy", POLICIES_AT_ONCE)
+def test_chats_that_pause_keep_their_slots(policy: str) -> None:
+    """Long replies of another user got them one by one, and eight chats queued for the last."""
+    engine = crowd(policy, size=300)
+    # The first ones wait until some of the long replies have ended.
+    took = chats_beside(engine, 400)[20:]
+    assert sum(took) / len(took) <= 15
+
+
+@pytest.mark.parametrize("policy", POLICIES_AT_ONCE)
+def test_slots_that_were_left_are_taken_again_after_a_while(policy: str) -> None:
+    engine = crowd(policy, size=300)
+    chats_beside(engine, 200)
+    most = 0
+    for seconds in (0.0, RECENT_SECONDS + 1.0):
+        engine.clock.advance(seconds)
+        before, most = most, 0
+        for _ in range(30):
+            engine.step()
+            most = max(most, running(engine).count("a"))
+    assert before < most == 30
