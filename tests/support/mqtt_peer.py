@@ -152,11 +152,11 @@ class Peer:
         self.wait(lambda: len(self.ends(request_id)) >= count)
         return self.ends(request_id)[count - 1]
 
-    def settle(self) -> None:
+    def settle(self, timeout: float = TIMEOUT) -> None:
         """Until all that the broker had for this client by now is here."""
         mark = f"llm/v1/{self.pool}/rep/{self.user}/{self.client}/mark-{time.monotonic_ns()}"
         self.publish(mark, b"{}")
-        self.wait(lambda: any(at == mark for at, _, _ in tuple(self.messages)))
+        self.wait(lambda: any(at == mark for at, _, _ in tuple(self.messages)), timeout)
 
     def vanish(self) -> None:
         """Go without a word, so that the will is published."""
