@@ -122,18 +122,21 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
     return config
 
 
-def read_tokenizer(folder: Path, gguf: GgufFile | None = None) -> Any:
+def read_tokenizer(
+    folder: Path, gguf: GgufFile | None = None, *, decodes_only: bool = False
+) -> Any:
     """The tokenizer of a folder that `read_config` has checked.
 
     Args:
         gguf: the file that has one where the folder has none of its own.
+        decodes_only: whether it need not encode before it was pickled and unpickled.
 
     Raises:
         ModelError: there is none, or transformers refuses it.
     """
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         if gguf is not None:
-            return gguf.tokenizer()
+            return gguf.tokenizer(decodes_only=decodes_only)
         raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
     with blaming(f"the tokenizer in {folder} is broken"):
         tokenizer = AutoTokenizer.from_pretrained(

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,7 +79,6 @@ from engine.serving.loading import LoadedModel, Progress
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
 from engine.text.pool import EncoderPool, encoding
-from engine.text.process import EncoderProcess, early_process
 
 logger = logging.getLogger(__name__)
 
@@ -128,13 +127,10 @@ def _load_entry(
 ) -> LoadedModel:
     folder = entry.local_folder() or fetch(entry, progress)
     progress("checking the model")
-    with ThreadPoolExecutor(1) as aside, early_process() as process:
+    with ThreadPoolExecutor(1) as aside, encoding() as encoder:
         with blaming(f"{folder} cannot be loaded"):
-            preparation = _Preparation(request, entry, folder, sample)
-        with (
-            preparation.encoding(process) as encoder,
-            _telling_of_memory(entry.name, preparation.device),
-        ):
+            preparation = _Preparation(request, entry, folder, sample, encoder)
+        with _telling_of_memory(entry.name, preparation.device):
             grammars = aside.submit(preparation.make_grammars, encoder)
             forward, envelope = preparation.load(encoder, progress)
             runner, envelope = preparation.start(forward, envelope, progress)
@@ -174,6 +170,9 @@ class ModelRunner(Runner, Protocol):
 class _Preparation:
     """The part of a loading that needs no weights. What is wrong there shows before they are read.
 
+    Args:
+        encoder: begins as soon as there is a tokenizer; None if nothing will be encoded.
+
     Attributes:
         device: where the model is loaded to.
         traced: the model as it was traced without its weights.
@@ -183,7 +182,12 @@ class _Preparation:
     """
 
     def __init__(
-        self, request: LoadRequest, entry: ModelEntry, path: Path, sample: Sample = AT_LOAD
+        self,
+        request: LoadRequest,
+        entry: ModelEntry,
+        path: Path,
+        sample: Sample = AT_LOAD,
+        encoder: EncoderPool | None = None,
     ) -> None:
         self._request = request
         self._entry = entry
@@ -204,6 +208,10 @@ class _Preparation:
         self.device = pick_device(request.device)
         use_device(self.device)
         self._dtype = pick_dtype(request.dtype, entry.dtype, self._checkpoint.dtype, self.device)
+        self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._type_name)
+        tokenizer = read_tokenizer(folder, gguf, decodes_only=True)
+        if encoder is not None:
+            encoder.begin(tokenizer, self._key)
         self.traced = trace(self._whole, self._part, self._dtype)
         self._class = without(self._whole, self.traced.unread)
         packed = self._method is not None
@@ -216,12 +224,10 @@ class _Preparation:
         self._share = entry.memory_share or default_share(self.device)
         self._free = free_memory(self.device)
         self._backend, self._envelope = self._plan_traced()
-        self._tokenizer = read_tokenizer(folder, gguf)
-        self._vocabulary = read_vocabulary(folder, self._tokenizer)
         generation = read_generation(folder)
         self._sampling, self._sampling_sources = default_sampling(entry, generation, folder)
-        self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._type_name)
-        self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer, gguf)
+        self._vocabulary = read_vocabulary(folder, tokenizer)
+        self._ends = eos_token_ids(folder, generation, self._config, tokenizer, gguf)
 
     @property
     def needs(self) -> MemoryNeeds:
@@ -311,14 +317,6 @@ class _Preparation:
             share=self._share,
             host_free=free_memory(torch.device("cpu")),
         )
-
-    def encoding(self, process: EncoderProcess | None) -> AbstractContextManager[EncoderPool]:
-        """Processes that encode. They start while weights are read, and are ready at the end.
-
-        Args:
-            process: the first of them, if it was started before.
-        """
-        return encoding(self._tokenizer, self._key, first=process)
 
     def make_grammars(self, encoder: EncoderPool) -> Grammars:
         """What compiles structures. It waits for the process that encodes."""

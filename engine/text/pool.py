@@ -59,26 +59,30 @@ class EncoderPool:
     may panic, never return, or take all memory. Here that ends the request at fault, and costs the
     others at most the wait for another process. It also keeps them from the interpreter's lock.
 
-    Args:
-        tokenizer: of transformers; it is pickled.
-        seconds: that each job may take, beside those that the length of its text adds.
-        first: a process that was started before; None starts one.
+    The first process starts at once, since it imports for 0.5 to 1.5 s before it can use a
+    tokenizer. Jobs are for a pool that has begun.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        model_key: str,
-        seconds: float = JOB_SECONDS,
-        first: EncoderProcess | None = None,
-    ) -> None:
-        self._start = Start(pickle.dumps(tokenizer), model_key, seconds)
+    def __init__(self) -> None:
+        self._start: Start | None = None
         self._changed = threading.Condition()
         self._idle: list[EncoderProcess] = []
         self._busy: set[EncoderProcess] = set()
         self._is_closed = False
         self._was_ready = False
-        self._add(first)
+        self._add()
+
+    def begin(self, tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS) -> None:
+        """Hand the processes their tokenizer; once.
+
+        Args:
+            tokenizer: of transformers; it is pickled.
+            model_key: the model's `LoadedModel.key`.
+            seconds: that each job may take, beside those that the length of its text adds.
+        """
+        self._start = Start(pickle.dumps(tokenizer), model_key, seconds)
+        for process in self._idle:
+            process.begin(self._start)
 
     def encode(
         self,
@@ -227,25 +231,21 @@ class EncoderPool:
                 self._add()  # Now, and not when a prompt waits for it.
             self._changed.notify_all()
 
-    def _add(self, process: EncoderProcess | None = None) -> None:
+    def _add(self) -> None:
         try:
-            process = process or EncoderProcess()
+            process = EncoderProcess()
         except OSError as error:
             log.error("a process that encodes prompts cannot be started: %s", error)
             return
-        process.begin(self._start)
+        if self._start is not None:
+            process.begin(self._start)
         self._idle.append(process)
 
 
 @contextmanager
-def encoding(
-    tokenizer: Tokenizer,
-    model_key: str,
-    seconds: float = JOB_SECONDS,
-    first: EncoderProcess | None = None,
-) -> Iterator[EncoderPool]:
-    """A pool that is started for the context and ready at its end; closed if that is an error."""
-    pool = EncoderPool(tokenizer, model_key, seconds, first)
+def encoding() -> Iterator[EncoderPool]:
+    """A pool that begins in the context and is ready at its end; closed if that is an error."""
+    pool = EncoderPool()
     try:
         yield pool
         pool.ready()

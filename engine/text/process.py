@@ -12,8 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from engine.api.errors import EngineError, ModelError
@@ -81,7 +81,6 @@ class EncoderProcess:
     """Starts a process; one thread at a time, but for `kill`.
 
     Attributes:
-        has_begun: whether `begin` was called.
         is_ready: `ready` has returned.
 
     Raises:
@@ -105,10 +104,6 @@ class EncoderProcess:
         self._channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
         self.is_ready = False
         self._send(list(sys.path))
-
-    @property
-    def has_begun(self) -> bool:
-        return self._sending is not None
 
     def begin(self, start: Start) -> None:
         """Hand over a tokenizer. Until then the process imports what it needs.
@@ -209,24 +204,6 @@ class EncoderProcess:
             log.error("a process that encoded prompts ended and had said: %s", words)
         code = self._process.returncode
         return _LastWords(words, code)
-
-
-@contextmanager
-def early_process() -> Iterator[EncoderProcess | None]:
-    """A process that is started before there is a tokenizer, since it imports for 1.5 s; None if
-    none can be started. It is closed at the end if nothing has begun with it.
-    """
-    try:
-        process = EncoderProcess()
-    except OSError as error:
-        log.error("a process that encodes prompts cannot be started: %s", error)
-        yield None
-        return
-    try:
-        yield process
-    finally:
-        if not process.has_begun:
-            process.close()
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ runs. Source: llama.cpp's llama-vocab.cpp, as llama-cpp-python 0.3.36 has it.
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _KEY = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
+_NAME = "general.name"
+_OWN_KEYS = ("tokenizer.", _NAME)  # all that is read here
 _DEFAULT = "default"
 
 # Kinds of tokens, by their numbers in the file.
@@ -95,6 +98,33 @@ def build_tokenizer(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokeni
     return _Builder(metadata, path).build()
 
 
+def build_decoder(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokenizerFast:
+    """A tokenizer that decodes as that of `build_tokenizer` does, without the pairs that encoding
+    needs: 0.2 s instead of 1.1 s for 262,144 tokens, and a quarter of the memory. A process that
+    unpickles it has the whole tokenizer.
+
+    Args, Raises: as there.
+    """
+    return _Builder(metadata, path, decodes_only=True).build()
+
+
+class _Decoder(PreTrainedTokenizerFast):
+    """A tokenizer without pairs.
+
+    Attributes:
+        made_of: metadata and path, pickled: 5 MB for 262,144 tokens, where lists of them are 20.
+    """
+
+    made_of: bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _build_again, (self.made_of,)
+
+
+def _build_again(made_of: bytes) -> PreTrainedTokenizerFast:
+    return build_tokenizer(*pickle.loads(made_of))
+
+
 def end_token_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
     """The tokens that end a reply, by what the file states and by llama.cpp's list of names."""
     tokens = metadata.get(f"{_KEY}tokens")
@@ -120,9 +150,12 @@ def end_token_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
 class _Builder:
     """Builds the tokenizer of one file."""
 
-    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+    def __init__(
+        self, metadata: Mapping[str, Any], path: Path, *, decodes_only: bool = False
+    ) -> None:
         self._metadata = metadata
         self._path = path
+        self._decodes_only = decodes_only
         self._kind = str(metadata.get(f"{_KEY}model"))
         self._tokens = self._read_tokens()
         self._types = self._read_types()
@@ -160,7 +193,7 @@ class _Builder:
         }
         # The library copies a tokenizer that it is given by writing it as JSON and reading that,
         # which takes a second for 262,144 tokens. So it gets one without tokens, and then ours.
-        kind: Any = PreTrainedTokenizerFast
+        kind: Any = _Decoder if self._decodes_only else PreTrainedTokenizerFast
         found: PreTrainedTokenizerFast = kind(
             tokenizer_object=Tokenizer(models.BPE()),
             clean_up_tokenization_spaces=False,
@@ -168,6 +201,9 @@ class _Builder:
         )
         found._tokenizer = backend
         found.chat_template = self._templates()
+        if isinstance(found, _Decoder):
+            own = {key: value for key, value in self._metadata.items() if key.startswith(_OWN_KEYS)}
+            found.made_of = pickle.dumps((own, self._path))
         return found
 
     def _templates(self) -> str | dict[str, str] | None:
@@ -237,6 +273,8 @@ class _Builder:
         if not isinstance(stated, list):
             raise ModelError(f"{self._path} is corrupt: {_KEY}merges is missing")
         # A part may be or begin with a space, so that the one between parts is sought behind it.
+        if self._decodes_only:
+            return []
         pairs = [(one[:at], one[at + 1 :]) for one in stated if (at := one.find(" ", 1)) > 0]
         return list(dict.fromkeys(pairs))
 
@@ -321,6 +359,8 @@ class _Builder:
                 f"{self._path} has {_KEY}scores that are all {scores[made[0]]:g}, which do not "
                 "tell what is joined first"
             )
+        if self._decodes_only:
+            return []
         order = made[np.argsort(-scores[made], kind="stable")]
         left, right = _halves(self._tokens, order)
         token = self._tokens.__getitem__
@@ -410,7 +450,7 @@ class _Builder:
 
     def _strips(self) -> bool:
         """Whether added tokens swallow the white space behind them. llama.cpp knows by the name."""
-        name = str(self._metadata.get("general.name", "")).lower()
+        name = str(self._metadata.get(_NAME, "")).lower()
         return "phi-3" in name or "phi3" in name
 
     def _frame(self, backend: Tokenizer, begins: int | None, ends: int | None) -> None:

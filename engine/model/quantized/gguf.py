@@ -26,7 +26,7 @@ from engine.model.checkpoint import FLOATS, StoredTensor
 from engine.model.compact import block_types
 from engine.model.gguf.config import architecture_of, read_config
 from engine.model.gguf.header import read_header
-from engine.model.gguf.tokenizer import build_tokenizer, end_token_ids
+from engine.model.gguf.tokenizer import build_decoder, build_tokenizer, end_token_ids
 from engine.model.stored import StoredWeight
 from engine.native import kernels
 
@@ -71,14 +71,18 @@ class GgufFile:
         """
         return read_config(self._header, self.path)
 
-    def tokenizer(self) -> PreTrainedTokenizerFast:
+    def tokenizer(self, *, decodes_only: bool = False) -> PreTrainedTokenizerFast:
         """The tokenizer that the file holds, with its chat templates.
+
+        Args:
+            decodes_only: whether it need not encode before it was pickled and unpickled.
 
         Raises:
             ModelError: it holds none, or one that is not read.
         """
+        build = build_decoder if decodes_only else build_tokenizer
         with blaming(f"the tokenizer in {self.path} is broken"):
-            return build_tokenizer(self._header.metadata, self.path)
+            return build(self._header.metadata, self.path)
 
     def stored_weights(self, config: PreTrainedConfig) -> tuple[StoredWeight, ...]:
         """The weights as the model has them.

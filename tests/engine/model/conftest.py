@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,18 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 class EncoderHere(ChatEncoder):
-    def close(self) -> None:
-        pass
+    """Encodes as the pool's processes do, in this one."""
+
+    def __init__(self) -> None: ...
+
+    def begin(self, tokenizer: Any, key: str) -> None:
+        super().__init__(pickle.loads(pickle.dumps(tokenizer)), key)
+
+    def close(self) -> None: ...
 
 
 @pytest.fixture
 def encodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process for each model would take longer to start than the model takes to load."""
 
-    def here(tokenizer: Any, key: str, first: None) -> AbstractContextManager[EncoderHere]:
-        return nullcontext(EncoderHere(tokenizer, key))
-
-    monkeypatch.setattr(loader, "early_process", nullcontext)
-    monkeypatch.setattr(loader, "encoding", here)
+    monkeypatch.setattr(loader, "encoding", lambda: nullcontext(EncoderHere()))

@@ -24,6 +24,7 @@ from engine.text.pool import EncoderPool
 from engine.text.processor import Ending, OutputProcessor
 from engine.text.reading import CallReader
 from engine.text.vocabulary import Vocabulary
+from tests.support.encoding import start_pool
 from tests.support.tool_calling import RESPONSE, TEMPLATE, TOOLS, call, tool_calling
 
 KEY = "model@revision:float32"
@@ -169,7 +170,7 @@ class TestInProcesses:
     def hostile(byte_level: PreTrainedTokenizerFast) -> Iterator[EncoderPool]:
         # Each character more nearly doubles the time that a failure takes.
         response = changed_field(open_pattern=r"(?:x|xx)+[yz]")
-        pool = EncoderPool(tool_calling(byte_level, response), KEY, 0.5)
+        pool = start_pool(tool_calling(byte_level, response), KEY, 0.5)
         pool.ready()
         yield pool
         pool.close()
@@ -197,7 +198,7 @@ class TestInProcesses:
     def test_junk_and_much_of_it_stays_text(
         self, tokenizer: PreTrainedTokenizerFast, caplog: pytest.LogCaptureFixture
     ) -> None:
-        pool = EncoderPool(tokenizer, KEY)
+        pool = start_pool(tokenizer, KEY)
         try:
             reader = CallReader(pool, KEY)
             assert reader.openings() == ("<tool_call>",)

@@ -16,8 +16,8 @@ from engine.api.client import ChatMessage
 from engine.api.tools import ToolCall, ToolUse
 from engine.text.encoder import ChatEncoder
 from engine.text.forms import begins_call
-from engine.text.pool import EncoderPool
 from engine.text.reading import CallReader
+from tests.support.encoding import start_pool
 from tests.support.tool_calling import tool_calling
 from tests.support.tool_forms import BARE, CALLS, template
 
@@ -344,7 +344,7 @@ def test_a_template_that_tells_of_no_form_leaves_calls_as_text_and_says_so_once(
     byte_level: PreTrainedTokenizerFast, body: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Model(byte_level, body)
-    pool = EncoderPool(model.tokenizer, "model")
+    pool = start_pool(model.tokenizer, "model")
     try:
         with caplog.at_level(logging.WARNING):
             assert CallReader(pool, "model").openings() == ()

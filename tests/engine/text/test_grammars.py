@@ -17,8 +17,8 @@ from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
 from engine.text.grammars import Grammars
 from engine.text.job import StructureJob, pack_words, read_words
-from engine.text.pool import encoding
 from engine.text.vocabulary import Vocabulary
+from tests.support.encoding import start_pool
 from tests.support.structures import ENDS, SIZE, SPECIAL, UTF8, allowed, ids_of
 
 KEY = "model@revision:float32"
@@ -104,8 +104,7 @@ def test_words_come_as_they_went() -> None:
 
 def test_a_process_tries_what_is_compiled_here(byte_level: PreTrainedTokenizerFast) -> None:
     vocabulary = Vocabulary(byte_level)
-    with encoding(byte_level, KEY) as pool:
-        pass
+    pool = start_pool(byte_level, KEY)
     assert pool.words() == ChatEncoder(byte_level, KEY).words()
     (end,) = byte_level.encode("<|im_end|>", add_special_tokens=False)
     size = vocabulary.size + 3
@@ -124,8 +123,7 @@ QUADRATIC = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i 
 
 
 def test_what_takes_too_long_is_refused(byte_level: PreTrainedTokenizerFast) -> None:
-    with encoding(byte_level, KEY, 0.5) as pool:
-        pass
+    pool = start_pool(byte_level, KEY, 0.5)
     structure = Structure.of({"json_schema": QUADRATIC})
     with pytest.raises(InvalidRequestError) as caught:
         pool.try_structure(structure, NO_LEAD, (0,), 400)

@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.text.openings import Openings, openings
-from engine.text.pool import EncoderPool
 from engine.text.reading import CallReader
+from tests.support.encoding import start_pool
 from tests.support.tool_calling import RESPONSE, tool_calling
 
 # As the formats of models are, but for what follows the opening.
@@ -102,7 +102,7 @@ def test_an_expression_that_never_answers_ends_its_process_alone(
     # Each character of the text more nearly doubles the time that a failure takes.
     pattern = f"(?!(?:x|xx)+[yz])(?:{'x' * 60}|{'x' * 59}q)"
     response = {"fields": {**RESPONSE["fields"], "tool_calls": {"open_pattern": pattern}}}
-    pool = EncoderPool(tool_calling(byte_level, response), "model", 0.5)
+    pool = start_pool(tool_calling(byte_level, response), "model", 0.5)
     try:
         pool.ready()
         with caplog.at_level(logging.WARNING):

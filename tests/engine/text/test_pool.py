@@ -21,7 +21,8 @@ from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.text.encoder import ChatEncoder
 from engine.text.pool import ClosedError, EncoderPool, encoding
-from engine.text.process import EncoderProcess, early_process
+from engine.text.process import EncoderProcess
+from tests.support.encoding import start_pool
 from tests.support.unruly_tokenizer import UnrulyTokenizer
 
 KEY = "model@revision:float32"
@@ -47,7 +48,7 @@ def processes() -> set[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[EncoderPool]:
-    one = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
+    one = start_pool(UnrulyTokenizer(), KEY, SECONDS)
     one.ready()
     yield one
     one.close()
@@ -55,8 +56,7 @@ def pool() -> Iterator[EncoderPool]:
 
 def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast) -> None:
     here = ChatEncoder(byte_level, KEY)
-    with encoding(byte_level, KEY) as there:
-        pass
+    there = start_pool(byte_level, KEY)
     first = chat("Hello 😀 <|im_end|>")
     prompt = there.encode(first, None)
     assert prompt == here.encode(first, None)
@@ -69,8 +69,7 @@ def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast)
 
 
 def test_it_encodes_a_text_alone(byte_level: PreTrainedTokenizerFast) -> None:
-    with encoding(byte_level, KEY) as there:
-        pass
+    there = start_pool(byte_level, KEY)
     text = "Hello 😀 <|im_end|>"
     assert there.encode_text(text, is_whole=False) == byte_level.encode(
         text, add_special_tokens=False
@@ -97,7 +96,8 @@ def test_a_prompt_without_a_template_begins_as_sequences_do_and_does_not_end(
 
 def test_a_tokenizer_in_python_works() -> None:
     tokenizer = ByT5Tokenizer()
-    with encoding(tokenizer, KEY) as there:
+    with encoding() as there:
+        there.begin(tokenizer, KEY)
         found = there.encode(chat("Hi"), None)
     assert found == ChatEncoder(tokenizer, KEY).encode(chat("Hi"), None)
     there.close()
@@ -195,7 +195,7 @@ def test_signals_to_all_are_the_program_s(pool: EncoderPool, number: signal.Sign
 
 
 def test_while_one_is_stuck_another_serves(pool: EncoderPool) -> None:
-    stuck = EncoderPool(UnrulyTokenizer(), KEY, 20.0)
+    stuck = start_pool(UnrulyTokenizer(), KEY, 20.0)
     stuck.ready()
     errors: list[Exception] = []
 
@@ -225,7 +225,7 @@ def test_a_loading_waits_for_its_process_and_starts_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("engine.text.pool.PATIENCE_SECONDS", 0.0)
-    loading = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
+    loading = start_pool(UnrulyTokenizer(), KEY, SECONDS)
     first = loading._take()  # as a thread does that asks it while weights are read
     threads = [threading.Thread(target=loading.ready) for _ in range(2)]
     for thread in threads:
@@ -238,7 +238,7 @@ def test_a_loading_waits_for_its_process_and_starts_no_other(
 
 
 def test_it_ends_with_the_program() -> None:
-    other = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
+    other = start_pool(UnrulyTokenizer(), KEY, SECONDS)
     other.ready()
     pid = other._idle[0]._process.pid
     started = other._idle[0]._process
@@ -259,7 +259,7 @@ def test_it_ends_with_the_program() -> None:
 )
 def test_a_tokenizer_that_cannot_begin_is_no_model(fault: str, sentence: str) -> None:
     before = processes()
-    pool = EncoderPool(UnrulyTokenizer(fault), KEY, SECONDS)
+    pool = start_pool(UnrulyTokenizer(fault), KEY, SECONDS)
     with pytest.raises(ModelError, match=sentence):
         pool.ready()
     assert processes() <= before
@@ -267,21 +267,26 @@ def test_a_tokenizer_that_cannot_begin_is_no_model(fault: str, sentence: str) ->
 
 
 def test_a_load_that_fails_leaves_no_process() -> None:
+    def load() -> None:
+        with encoding() as pool:
+            pool.begin(UnrulyTokenizer(), KEY)
+            raise ZeroDivisionError
+
     before = processes()
-    with pytest.raises(ZeroDivisionError), encoding(UnrulyTokenizer(), KEY):
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        load()
     assert processes() <= before
 
 
-def test_a_process_that_is_started_early_is_the_pool_s_or_ends() -> None:
+def test_a_process_starts_before_there_is_a_tokenizer() -> None:
     before = processes()
-    with early_process() as process:
-        assert processes() > before
-        pool = EncoderPool(UnrulyTokenizer(), KEY, SECONDS, process)
+    pool = EncoderPool()
+    assert len(processes() - before) == 1
+    pool.begin(UnrulyTokenizer(), KEY, SECONDS)
     assert pool.encode(chat("Hi"), None) == ids("Hi")
     assert len(processes() - before) == 1
     pool.close()
-    with pytest.raises(ZeroDivisionError), early_process():
+    with pytest.raises(ZeroDivisionError), encoding():
         raise ZeroDivisionError
     assert processes() <= before
 
@@ -310,7 +315,7 @@ def test_a_real_template_or_tokenizer_at_its_worst(
         "{%- for i in range(9999) -%}{{ content * 50000000 }}{%- endfor -%}"
         "{%- else -%}{{ content }}{%- endif -%}"
     )
-    pool = EncoderPool(wrapped, KEY, seconds)
+    pool = start_pool(wrapped, KEY, seconds)
     with pytest.raises(InvalidRequestError, match=sentence):
         pool.encode(chat(content), None)
     assert pool.encode(chat("word"), None) == [0]

@@ -20,9 +20,9 @@ from engine.batch.output import End, TokenOutput
 from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
-from engine.text.pool import EncoderPool
 from engine.text.processor import OutputProcessor
 from engine.text.vocabulary import Vocabulary
+from tests.support.encoding import start_pool
 
 KEY = "model@revision:float32"
 
@@ -261,7 +261,7 @@ def test_a_template_that_raises_on_arguments_refuses_that_request_alone(
 ) -> None:
     tokenizer = copy.deepcopy(byte_level)
     tokenizer.chat_template = RAISES
-    pool = EncoderPool(tokenizer, KEY)
+    pool = start_pool(tokenizer, KEY)
     try:
         with pytest.raises(InvalidRequestError) as caught:
             pool.encode([QUESTION], None, {"mood": "bad"})

@@ -13,7 +13,7 @@ import pytest
 from engine.api.errors import ModelError
 from engine.model.gguf.header import read_header
 from engine.model.gguf.splits import SPLITS
-from engine.model.gguf.tokenizer import build_tokenizer, end_token_ids
+from engine.model.gguf.tokenizer import build_decoder, build_tokenizer, end_token_ids
 from engine.text.vocabulary import Vocabulary
 from tests.engine.model.gguf.vocabularies import (
     KINDS,
@@ -82,6 +82,23 @@ def test_a_tokenizer_goes_to_another_process(tmp_path: Path) -> None:
     assert again.chat_template == "{{ messages }}"
     assert again.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
     assert again.added_tokens_decoder == tokenizer.added_tokens_decoder
+
+
+@pytest.mark.parametrize("name", read_expected()["of"])
+def test_one_that_decodes_is_whole_once_it_was_unpickled(tmp_path: Path, name: str) -> None:
+    data = read_expected()
+    keys = keys_of(name, data, data["split in characters"])
+    whole = build(tmp_path, keys | {"more": {"tokenizer.chat_template": "{{ messages }}"}})
+    path = tmp_path / "vocabulary.gguf"
+    own = build_decoder(read_header(path).metadata, path)
+    one, other = Vocabulary(whole), Vocabulary(own)
+    for ids in ([number, number] for number in range(one.size)):
+        assert other.decode(ids) == one.decode(ids)
+    assert (other.added, other.special, other.bytes) == (one.added, one.special, one.bytes)
+    assert (other.longest, other.template) == (one.longest, one.template)
+    assert own.eos_token_id == whole.eos_token_id
+    again = pickle.loads(pickle.dumps(own))
+    assert [again.encode(text) for text in TEXTS] == [whole.encode(text) for text in TEXTS]
 
 
 @pytest.mark.parametrize(
