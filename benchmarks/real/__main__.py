@@ -86,11 +86,11 @@ def compare(
     level: Level,
     likeness: Likeness | None,
     chosen: argparse.Namespace,
-) -> Likeness:
+) -> Likeness | None:
     """Measure all on one file at one level, and print the table.
 
     Args:
-        likeness: what was found for another level; None asks the reference.
+        likeness: what was found for another level; None asks the reference, if it is wanted.
     """
     # It holds for what computes by torch or oneDNN, in workers too.
     os.environ.update(level.variables)
@@ -105,7 +105,7 @@ def compare(
     )
     failed.update(missing)
     with tempfile.TemporaryDirectory(dir=chosen.cache) as kept:
-        if likeness is None:
+        if likeness is None and not chosen.only_loads:
             likeness = Likeness.find(entrants["llama.cpp"], folders, chosen, Path(kept), say)
         for group in (entrants, beside):
             if group:
@@ -171,6 +171,9 @@ def options() -> argparse.Namespace:
         help="of each peer; default: the usable cores",
     )
     parser.add_argument("--tokens", type=positive_int, default=64, help="out, of each request")
+    parser.add_argument(
+        "--only-loads", action="store_true", help="no more than loading, and the memory of that"
+    )
     parser.add_argument("--weights", default=",".join(WIDTHS), help="of the folder, or `none`")
     parser.add_argument("--peers", default=",".join(BESIDE), help="beside the folder, or `none`")
     parser.add_argument("--dtype", choices=DTYPES[1:], help="of batchdeck; default: its own choice")

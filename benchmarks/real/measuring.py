@@ -166,7 +166,7 @@ class Measured:
 def measure(
     entrants: dict[str, Entrant],
     level: Level,
-    likeness: Likeness,
+    likeness: Likeness | None,
     chosen: argparse.Namespace,
     kept: Path,
     say: Say,
@@ -174,6 +174,7 @@ def measure(
     """Measure all entrants, which take turns.
 
     Args:
+        likeness: None leaves out all but the loading.
         kept: a folder for what entrants keep from one load to the next, and for logs.
 
     Returns:
@@ -184,6 +185,8 @@ def measure(
     with tempfile.TemporaryDirectory(dir=kept) as cache:
         own = Path(cache)
         _load_in_turns(entrants, level, chosen, own, measured, comparison.failed, say)
+        if likeness is None:
+            return measured, comparison.failed
         with contextlib.closing(comparison):
             before = _start(entrants, level, chosen, own, comparison, say)
             recipes = {

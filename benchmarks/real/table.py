@@ -22,15 +22,16 @@ _RATIOS = ("cold", "warm", "prompt", "TPOT", "1", "8", "32", "peak", "steady", "
 _REFERENCE = "dequantized, float32"
 
 
-def table(measured: Mapping[str, Measured], likeness: Likeness) -> str:
+def table(measured: Mapping[str, Measured], likeness: Likeness | None) -> str:
     """The table. Its last line is batchdeck's figure over llama.cpp's, where both have one."""
     rows = [("", *_UNITS), ("", *_UNITS.values())]
     figures = {name: found.cells() for name, found in measured.items()}
     for name, cells in figures.items():
         rows.append((name, *(_number(column, cells[column]) for column in _UNITS)))
-    wanted = {"perplexity": likeness.perplexity}
-    of_reference = (_number(column, wanted.get(column, math.nan)) for column in _UNITS)
-    rows.append((_REFERENCE, *of_reference))
+    if likeness is not None:
+        wanted = {"perplexity": likeness.perplexity}
+        of_reference = (_number(column, wanted.get(column, math.nan)) for column in _UNITS)
+        rows.append((_REFERENCE, *of_reference))
     if OURS in figures and LLAMA in figures:
         rows.append((f"{OURS} / {LLAMA}", *_ratios(figures[OURS], figures[LLAMA])))
     return "\n".join(align(rows, range(1, len(_UNITS) + 1)))

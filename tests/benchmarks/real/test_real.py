@@ -92,6 +92,16 @@ def test_all_figures_of_an_entrant_are_measured_in_turns(
     ]
 
 
+def test_loads_may_be_measured_alone(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"weights")
+    group = {OURS: entrant(OURS, "read", model)}
+    found, failed = measure(group, LEVELS["avx2"], None, CHOSEN, tmp_path, lambda _: None)
+    assert not failed
+    assert (len(found[OURS].warm), found[OURS].speed) == (1, {})
+    assert [line.split("  ")[0] for line in table(found, None).splitlines()[2:]] == [OURS]
+
+
 def test_the_last_line_is_ours_over_theirs() -> None:
     about = About("1", "fast", "as they are")
     ours = Measured(about, first=[9.0], warm=[3.0], peak=[3 * 2**20])
