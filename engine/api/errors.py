@@ -95,6 +95,12 @@ class UnavailableError(EngineError):
     type = "unavailable_error"
 
 
+class DeviceLostError(UnavailableError):
+    """The device computes nothing any more in this process, or every step on it fails. Only a new
+    start of the program helps.
+    """
+
+
 class ModelError(EngineError):
     """A model is unknown, broken, unsupported, or does not fit in memory."""
 

@@ -145,5 +145,9 @@ class Runner(Protocol):
         ...
 
     def result(self, handle: object) -> StepResult:
-        """Wait for a step. Raises what the device raised; the step's sequences are then lost."""
+        """Wait for a step. Raises what the device raised; the step's sequences are then lost.
+
+        Raises:
+            DeviceLostError: `submit` raises it, too.
+        """
         ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from engine.api.block_map import BlockView
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import ErrorInfo
+from engine.api.errors import DeviceLostError, ErrorInfo, cause_of
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
@@ -35,6 +35,10 @@ from engine.scheduling.swap_cost import SwapCost
 from engine.structure.grammar import Grammar
 
 log = logging.getLogger(__name__)
+
+# So many steps that fail one after the other are no fault of their requests. A device that is short
+# of memory fails at some prompts, and computes others meanwhile.
+MOST_FAILURES = 8
 
 
 class EngineCore:
@@ -88,6 +92,7 @@ class EngineCore:
         )
         self._in_flight: deque[Flight] = deque()
         self._idle = True
+        self._num_failures = 0
 
     @property
     def records(self) -> Ring[StepRecord]:
@@ -185,6 +190,9 @@ class EngineCore:
         """Plan and submit as many steps as the runner takes at once, then commit the oldest.
 
         Returns new tokens and ends; the ends of refused and aborted requests are among them.
+
+        Raises:
+            DeviceLostError: nothing can be computed any more. Who owns the core tells all requests.
         """
         self._roster.expire()
         planned = False
@@ -267,6 +275,7 @@ class EngineCore:
         except Exception as error:
             self._step_failed(flight, error)
             return
+        self._num_failures = 0
         now = self._clock()
         harvest = Harvest.take(planned, result, self._roster, self._observer, now)
         self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
@@ -279,6 +288,13 @@ class EngineCore:
         larger than the last: they end with the error, and decodes are recomputed. Without prompts
         all its requests end, so that each failure ends one and a broken device cannot loop.
         """
+        if isinstance(error, DeviceLostError):
+            raise error
+        self._num_failures += 1
+        if self._num_failures == MOST_FAILURES:
+            raise DeviceLostError(
+                f"{MOST_FAILURES} steps failed one after the other, the last with {cause_of(error)}"
+            ) from error
         planned = failed.planned
         log.error("step %d failed", planned.plan.step, exc_info=error)
         voided = [failed]

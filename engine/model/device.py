@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
 
 from engine.api.config import DTYPES
-from engine.api.errors import InvalidConfigError
+from engine.api.errors import DeviceLostError, InvalidConfigError, cause_of
 from engine.model.memory import GPU_SHARE, HOST_SHARE
 from engine.native import kernels
 
@@ -119,6 +121,39 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return "can't allocate memory" in str(error)
+
+
+@contextmanager
+def noticing_loss(device: torch.device) -> Iterator[None]:
+    """Turn what is raised within into a `DeviceLostError`, if the device is lost.
+
+    After an illegal access, or when a GPU has left its bus, every later call of CUDA fails in this
+    process. Which errors are of that kind shows by a call that has nothing else to fail at: torch
+    raises AcceleratorError for others, too, and Triton raises RuntimeError for all.
+
+    Raises:
+        DeviceLostError: the device is lost; the message has what was raised.
+    """
+    try:
+        yield
+    except DeviceLostError:
+        raise
+    except Exception as error:
+        if device.type != "cpu" and _is_lost(device):
+            raise DeviceLostError(
+                f"{device} computes nothing any more: {cause_of(error)}"
+            ) from error
+        raise
+
+
+def _is_lost(device: torch.device) -> bool:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    try:
+        torch.accelerator.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _is_fast(dtype: str, device: torch.device) -> bool:

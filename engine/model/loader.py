@@ -34,6 +34,7 @@ from engine.model.device import (
     gpu_uuid,
     is_out_of_memory,
     loading_dtype,
+    noticing_loss,
     pick_device,
     pick_dtype,
     use_device,
@@ -130,7 +131,10 @@ def _load_entry(
     with ThreadPoolExecutor(1) as aside, encoding() as encoder:
         with blaming(f"{folder} cannot be loaded"):
             preparation = _Preparation(request, entry, folder, sample, encoder)
-        with _telling_of_memory(entry.name, preparation.device):
+        with (
+            noticing_loss(preparation.device),
+            _telling_of_memory(entry.name, preparation.device),
+        ):
             grammars = aside.submit(preparation.make_grammars, encoder)
             forward, envelope = preparation.load(encoder, progress)
             runner, envelope = preparation.start(forward, envelope, progress)

@@ -16,6 +16,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.parts import PoolParts
 from engine.cache.storage import cache_shapes
 from engine.model.batch import Batch, PackedStep
+from engine.model.device import noticing_loss
 from engine.model.forward import Forward, KeepsStates
 from engine.model.prompts import FoundPrompts, Prompts
 from engine.model.sampler import Sampled, Sampler
@@ -75,11 +76,16 @@ class TorchRunner:
 
     def submit(self, plan: StepPlan) -> _Handle:
         """Start a step: do what the plan says of sequences and blocks, and run the forward pass."""
-        return self._start(plan)
+        with noticing_loss(self._device):
+            return self._start(plan)
 
     def result(self, handle: object) -> StepResult:
         """Sample the step's tokens, and store them where the next step reads them."""
         assert isinstance(handle, _Handle)
+        with noticing_loss(self._device):
+            return self._result(handle)
+
+    def _result(self, handle: _Handle) -> StepResult:
         synchronize(self._device)
         computed = perf_counter()
         sampled = Sampled(np.empty(0, np.int64), ())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from engine.api.block_map import BlockView
 from engine.api.client import NOTHING_STATED, ChatMessage, LoadRequest, Submission
-from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
+from engine.api.errors import DeviceLostError, EngineError, ModelError, UnavailableError, cause_of
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
@@ -232,9 +232,14 @@ class EngineHost:
             self._say(EngineStatus(EnginePhase.STOPPED))
         except BaseException as error:
             log.exception("the engine thread ended")
-            failure = UnavailableError(f"the engine failed: {cause_of(error)}")
-            self._say_crashed(failure)
-            self._text.close(failure)
+            self._tell_failed(error)
+
+    def _tell_failed(self, error: BaseException) -> None:
+        """End all requests, and make known that nothing is served any more."""
+        cause = error.message if isinstance(error, EngineError) else cause_of(error)
+        failure = UnavailableError(f"the engine failed: {cause}")
+        self._say_crashed(failure)
+        self._text.close(failure)
 
     def _text_failed(self, error: EngineError) -> None:
         """Stop the host: without text there is nobody to compute for."""
@@ -254,7 +259,11 @@ class EngineHost:
         self._say(EngineStatus(EnginePhase.FAILED, model, error.message, has_crashed=True))
 
     def _load(self, wanted: LoadRequest, served: LoadRequest | None) -> _Loaded | None:
-        """Load a model, or go back to the one before; None if neither can be had."""
+        """Load a model, or go back to the one before; None if neither can be had.
+
+        Raises:
+            DeviceLostError: no model can be had any more.
+        """
         failure = ""
         for request in (wanted, served):
             if request is None:
@@ -264,6 +273,8 @@ class EngineHost:
                 model = attempt.run(self._loader)
                 note = f"{failure}; {model.card.name} is back" if failure else ""
                 return _Loaded(model, request, note)
+            except DeviceLostError:
+                raise  # the model before would fail there, too
             except EngineError as error:
                 failed = "; nor go back to" if failure else "could not load"
                 failure += f"{failed} {request.model}: {error.message}"
@@ -309,6 +320,10 @@ class EngineHost:
             core.abort_all()
             while not core.idle:  # Steps in flight use the model, too.
                 self._text.deliver(self._step(core))
+        except BaseException as error:
+            # Before the model is closed: what a lost device cannot give back raises there, too.
+            self._tell_failed(error)
+            raise
         finally:
             self._core = self._draft = None
             model.close()

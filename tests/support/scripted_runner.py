@@ -91,6 +91,7 @@ class ScriptedRunner:
         keeps_states: whether each sequence has a state, which is the tokens that went into it.
         fail_steps: step numbers whose result raises.
         fail_submits: step numbers whose submission raises.
+        failure: what they raise.
         nan_seqs: sequences whose logits are not finite.
         on_step: called before a step is computed.
         scripts: what to sample, by sequence; others get what the model of the tests gives.
@@ -105,6 +106,7 @@ class ScriptedRunner:
     seconds_per_step: float = 0.01
     fail_steps: set[int] = field(default_factory=set)
     fail_submits: set[int] = field(default_factory=set)
+    failure: Exception = field(default_factory=lambda: MemoryError("scripted failure"))
     nan_seqs: set[int] = field(default_factory=set)
     on_step: Callable[[StepPlan], None] | None = None
     scripts: dict[int, list[int]] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class ScriptedRunner:
         self._queue.append(self._look_ahead(plan))
         if plan.step in self.fail_submits:
             self._refused.append(self._queue.pop().plan)
-            raise MemoryError("scripted failure")
+            raise self.failure.with_traceback(None)
         return plan.step
 
     def result(self, handle: object) -> StepResult:
@@ -161,7 +163,7 @@ class ScriptedRunner:
         if plan.step in self.fail_steps:
             # Plans in flight were made for what this step does not leave.
             self.fail_steps.update(flight.plan.step for flight in self._queue)
-            raise MemoryError("scripted failure")
+            raise self.failure.with_traceback(None)
         self._copy(plan)
         for snapshot, seq in plan.restores:
             self._require(not self._states[seq], "a state that is restored is new")

@@ -23,7 +23,7 @@ from engine.cache.parts import PoolParts
 from engine.cache.storage import cache_shapes
 from engine.model.attention.base import IntArray
 from engine.model.batch import Batch, PackedRows
-from engine.model.device import is_out_of_memory
+from engine.model.device import is_out_of_memory, noticing_loss
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
 from engine.model.gpu.ladder import Rungs
@@ -112,7 +112,7 @@ class GpuRunner:
         self._forward = forward
         self._stream = stream
         self._batch = Batch(config)
-        device = torch.device(config.device)
+        self._device = device = torch.device(config.device)
         self._sampler = DeviceSampler(
             max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=device
         )
@@ -184,6 +184,10 @@ class GpuRunner:
 
     def submit(self, plan: StepPlan) -> _Handle:
         """Start a step; see `Runner.submit`."""
+        with noticing_loss(self._device):
+            return self._submit(plan)
+
+    def _submit(self, plan: StepPlan) -> _Handle:
         started = perf_counter()
         appended = self._learn(plan)
         appended += [one[:3] for one in self._batch.extend(plan.rows)]
@@ -229,6 +233,10 @@ class GpuRunner:
     def result(self, handle: object) -> StepResult:
         """Wait for a step's tokens; see `Runner.result`."""
         assert isinstance(handle, _Handle)
+        with noticing_loss(self._device):
+            return self._result(handle)
+
+    def _result(self, handle: _Handle) -> StepResult:
         self._unread.remove(handle)
         self._bind(handle)
         if handle.failure is not None:

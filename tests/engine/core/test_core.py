@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from engine.api.client import Submission
+from engine.api.errors import DeviceLostError
 from engine.api.knobs import ORDER_NAMES
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
@@ -14,6 +15,7 @@ from engine.api.waiting import in_words
 from engine.batch.output import End
 from engine.batch.request import Request
 from engine.core.admission import MAX_DEADLINE
+from engine.core.core import MOST_FAILURES
 from tests.support.harness import CoreHarness
 from tests.support.scripted_runner import reference
 
@@ -329,6 +331,40 @@ class TestFailingSteps:
         engine.run(max_steps=40)
         assert len(engine.ends) == 12
         engine.finish()
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    @pytest.mark.parametrize("early", [False, True])
+    def test_steps_that_all_fail_are_the_device_s_fault(self, depth: int, early: bool) -> None:
+        """One at a time: each step fails, and its request with it."""
+        engine = CoreHarness(depth=depth, max_num_seqs=1)
+        (engine.runner.fail_submits if early else engine.runner.fail_steps).update(range(1, 500))
+        for i in range(MOST_FAILURES + 1):
+            engine.submit(f"r{i}", [i, *PROMPT], 20)
+        with pytest.raises(
+            DeviceLostError, match="8 steps failed one after the other, the last with MemoryError"
+        ):
+            engine.run()
+        assert engine.core.num_unfinished == 2
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_step_that_works_between_them_clears_the_device(self, depth: int) -> None:
+        engine = CoreHarness(depth=depth, max_num_seqs=1)
+        for i in range(3 * MOST_FAILURES):
+            engine.submit(f"r{i}", [i, *PROMPT], 1 if i % 4 else 20)
+        engine.runner.fail_submits = {step for step in range(1, 500) if step % 5}
+        engine.finish()
+        failed = [end for end in engine.ends.values() if end.reason is FinishReason.ERROR]
+        assert len(failed) > MOST_FAILURES
+
+    @pytest.mark.parametrize("early", [False, True])
+    def test_a_device_that_is_lost_fails_at_once(self, early: bool) -> None:
+        engine = CoreHarness()
+        engine.runner.failure = DeviceLostError("cuda:0 computes nothing any more")
+        (engine.runner.fail_submits if early else engine.runner.fail_steps).add(2)
+        engine.submit("a", PROMPT, 20)
+        engine.step()
+        with pytest.raises(DeviceLostError, match="cuda:0 computes nothing any more"):
+            engine.step()
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_logits_that_are_not_finite_end_one_request(self, depth: int) -> None:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from engine.api.errors import InvalidConfigError
+from engine.api.errors import DeviceLostError, InvalidConfigError
 from engine.model import device as device_module
 from engine.model.device import (
     default_share,
@@ -17,6 +17,7 @@ from engine.model.device import (
     gpu_uuid,
     is_out_of_memory,
     loading_dtype,
+    noticing_loss,
     pick_device,
     pick_dtype,
 )
@@ -172,6 +173,33 @@ def test_auto_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> 
 )
 def test_out_of_memory_on_any_side(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "is_initialized", "is_lost"),
+    [(GPU, True, True), (GPU, True, False), (GPU, False, True), (CPU, True, True)],
+)
+def test_a_device_is_lost_if_it_fails_at_nothing(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, is_initialized: bool, is_lost: bool
+) -> None:
+    def synchronize(asked: torch.device) -> None:
+        assert asked == device
+        if is_lost:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_initialized)
+    monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
+    raised = RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+    with pytest.raises((RuntimeError, DeviceLostError)) as caught, noticing_loss(device):
+        raise raised
+    if device == GPU and is_initialized and is_lost:
+        assert str(caught.value) == (
+            "cuda:1 computes nothing any more: RuntimeError: Triton Error [CUDA]: an illegal "
+            "memory access was encountered"
+        )
+        assert isinstance(caught.value, DeviceLostError)
+    else:
+        assert caught.value is raised
 
 
 def test_free_memory_of_a_gpu_counts_what_torch_holds_unused(

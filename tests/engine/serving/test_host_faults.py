@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import DeviceLostError, InvalidRequestError
 from engine.api.lifecycle import FinishReason
 from engine.api.origin import Origin
 from engine.api.status import EnginePhase
@@ -304,6 +304,79 @@ class TestSteps:
         assert step_limit(SHAPE, 2048) == STEP_SECONDS
         eight_billion = replace(SHAPE, num_params=8 * 10**9)
         assert step_limit(eight_billion, 2048) == pytest.approx(6554, abs=1)
+
+
+class TestDevices:
+    """A device that is lost ends the engine, and each request that it has is told why."""
+
+    LOST = DeviceLostError("cuda:0 computes nothing any more: AcceleratorError: illegal access")
+    TOLD = f"the engine failed: {LOST.message}"
+
+    @pytest.fixture
+    def gate(self, loader: Loader) -> Turnstile:
+        loader.before_step = gate = Turnstile()
+        return gate
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_all_are_told_those_of_the_step_and_those_that_wait(
+        self, host: EngineHost, loader: Loader, gate: Turnstile, depth: int
+    ) -> None:
+        loader.depth = depth
+        codec = loader.codecs["a"] = Gated("a")
+        host.load(LoadRequest("a"))
+        streams = [ask(host, str(number)) for number in range(1, 4)]
+        gate.wait()
+        runner = loader.runners["a"]
+        runner.failure = self.LOST
+        runner.fail_steps.add(1)
+        streams += [ask(host, "4"), ask_as(host, "bob", "9")]
+        codec.wait()
+        gate.open()
+        for stream in streams:
+            error = error_of(stream)
+            assert (error.type, error.message) == ("unavailable_error", self.TOLD)
+        eventually(lambda: host.status().has_crashed)
+        assert host.status().detail == self.TOLD
+        assert error_of(ask(host, "5")).message == self.TOLD
+
+    def test_they_are_told_before_the_model_is_closed(
+        self, host: EngineHost, loader: Loader, gate: Turnstile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closing, closed = threading.Event(), threading.Event()
+
+        def close() -> None:
+            closing.set()
+            assert closed.wait(TIMEOUT)
+            raise RuntimeError("CUDA error: illegal access")
+
+        def load(request: LoadRequest, progress: Progress) -> LoadedModel:
+            return replace(loader(request, progress), close=close)
+
+        monkeypatch.setattr(host, "_loader", load)
+        host.load(LoadRequest("a"))
+        stream = ask(host, "1")
+        gate.wait()
+        loader.runners["a"].failure = self.LOST
+        loader.runners["a"].fail_steps.add(1)
+        gate.open()
+        assert error_of(stream).message == self.TOLD
+        assert closing.wait(TIMEOUT)
+        assert host.status().detail == self.TOLD
+        closed.set()
+        host._thread.join(TIMEOUT)
+        assert host.status().detail == self.TOLD
+
+    def test_one_that_is_lost_while_a_model_is_loaded_ends_the_engine(
+        self, host: EngineHost, loader: Loader
+    ) -> None:
+        """The model before could not be had again."""
+        loader.failures["b"] = self.LOST
+        host.load(LoadRequest("a"))
+        assert read(ask(host, "1"))[0] == say("a", [1], 5)
+        host.load(LoadRequest("b"))
+        assert error_of(ask(host, "2")).message == self.TOLD
+        eventually(lambda: host.status().has_crashed)
+        assert loader.calls == ["a", "b"]
 
 
 class TestLoaders:

@@ -102,6 +102,7 @@ class TestCrash:
         assert error_of(ask(host)).message == message
         status = host.status()
         assert (status.phase, status.detail) == (EnginePhase.FAILED, message)
+        host._thread.join(TIMEOUT)
         assert loader.closed == ["a"]
         assert host.snapshot() is None
         with pytest.raises(EngineError):
