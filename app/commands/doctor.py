@@ -33,12 +33,11 @@ from app.system.machine import (
     host_memory,
     memory_of,
     num_cores,
-    visible_memory,
 )
 from app.system.quantizing import why_not_quantized
 from app.system.versions import PACKAGES, version
-from app.system.visible import VARIABLE, visible_gpus
 from engine.api.errors import EngineError
+from engine.model.driver import VARIABLE, visible_gpus
 from engine.model.registry import Availability, Registry
 from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
@@ -231,28 +230,22 @@ def _torch(settings: Settings) -> Iterator[Finding]:
     try:
         import torch
 
-        from engine.model.device import pick_device, pick_dtype
+        from engine.model.device import pick_auto, pick_device, pick_dtype
     except Exception as error:  # an extension that does not fit the system may raise anything
         reason = (
             f"it cannot be imported ({type(error).__name__}: {error}); reinstall it: {CPU_TORCH}"
         )
         yield Finding("torch", "cannot be imported", reason)
         return
-    if visible_memory() and not torch.cuda.is_available():
-        yield Finding(
-            "torch",
-            "sees no GPU",
-            f"there is an NVIDIA GPU, but torch {torch.__version__} cannot use it; install a build"
-            " for CUDA: pip install --force-reinstall torch",
-            is_needed=False,
-        )
     try:
         device = pick_device(settings.device)
     except EngineError as error:
         yield Finding("device", str(settings.device), error.message)
         return
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this processor"
-    yield Finding("device", f"{device}, {name}")
+    reason = pick_auto()[1] if settings.device in (None, "auto") else ""
+    trouble = f"the processor computes, although there is a GPU: {reason}" if reason else ""
+    yield Finding("device", f"{device}, {name}", trouble, is_needed=False)
     dtype = str(pick_dtype(None, "auto", "bfloat16", device)).removeprefix("torch.")
     yield Finding("bfloat16 models", f"run in {dtype}")
 

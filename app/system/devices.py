@@ -7,8 +7,8 @@ from typing import Any
 
 import psutil
 
-from app.system.driver import Driver
 from app.system.machine import num_cores
+from engine.model.driver import Driver
 from widgets.panels.device_panel import DeviceReadings, GpuReading
 
 

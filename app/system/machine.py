@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from app.system.driver import Driver
-from app.system.visible import visible_gpus
+from engine.model.driver import Driver, visible_gpus
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -74,9 +73,8 @@ def gpu_memory() -> tuple[Memory, ...]:
     """The memory of each NVIDIA GPU, in the driver's order. In place of one that is partitioned
     stand its MIG instances. There is none without NVIDIA's driver."""
     driver = Driver()
-    handles = [part for gpu in driver.gpus for part in driver.instances(gpu) or [gpu]]
     memories = []
-    for handle in handles:
+    for handle in driver.parts():
         # A GPU that has no memory of its own tells none: it uses the host's.
         memory = driver.ask("nvmlDeviceGetMemoryInfo", handle) or host_memory()
         name, uuid = driver.name(handle), driver.uuid(handle)
@@ -96,11 +94,13 @@ def memory_of(device: str | None) -> Memory:
     """The memory that a model is loaded to.
 
     Args:
-        device: the setting. cpu is the host; auto, None and what is no device here are the first
-            GPU that CUDA shows, even if another has more, or the host if it shows none.
+        device: the setting. cpu is the host; auto and None are the GPU with the most free memory,
+            or the host if CUDA shows none; what is no device here is the first.
     """
     gpus = visible_memory()
     if device == "cpu" or not gpus:
         return host_memory()
+    if device is None or device == "auto":
+        return max(gpus, key=lambda gpu: gpu.free)
     named = {f"cuda:{number}": gpu for number, gpu in enumerate(gpus)}
-    return named.get(device or "", gpus[0])
+    return named.get(device, gpus[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -12,23 +13,34 @@ import torch
 
 from engine.api.config import DTYPES
 from engine.api.errors import DeviceLostError, InvalidConfigError, cause_of
+from engine.model.driver import VARIABLE, Driver, visible_gpus
 from engine.model.memory import GPU_SHARE, HOST_SHARE
 from engine.native import kernels
 
+logger = logging.getLogger(__name__)
+
+_ARCH = re.compile(r"(sm|compute)_([0-9]+)([af]?)")
+# The CUDA of PyPI's torch, the least GPU that it computes on (Turing), and the older CUDA that each
+# torch we run on has a build for, which reaches from Maxwell to Hopper.
+_NEWEST_MAJOR, _LEAST_OF_NEWEST, _LEGACY_MAJOR = 13, (7, 5), 12
 # torch.device is not asked what a name means: it keeps a number in 8 bits, and so takes cuda:255
 # for the current GPU and cuda:1000 for number -24.
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]{0,3}))?")
 
 
 def pick_device(name: str | None) -> torch.device:
-    """The device to run on; None or `auto` is the first GPU, else the host.
+    """The device to run on; None or `auto` is the GPU with the most free memory, of those that
+    compute, else the host, and then the log says why.
 
     Raises:
-        InvalidConfigError: there is no such device, or its kind is not supported.
+        InvalidConfigError: there is no such device, its kind is not supported, or torch has no
+            kernels for it.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name is None or name == "auto":
-        return torch.device("cuda", 0) if gpus else torch.device("cpu")
+        device, reason = pick_auto()
+        if reason:
+            logger.warning("the processor computes, although there is a GPU: %s", reason)
+        return device
     if name == "cpu":
         return torch.device("cpu")
     gpu = _GPU.fullmatch(name)
@@ -36,14 +48,124 @@ def pick_device(name: str | None) -> torch.device:
         raise InvalidConfigError(
             f"device is {name!r}; allowed are auto, cpu, cuda and cuda:N", "device"
         )
-    index = int(gpu[1] or 0)
+    index, gpus = int(gpu[1] or 0), _num_gpus()
     if index >= gpus:
         last = f" to cuda:{gpus - 1}" if gpus > 1 else ""
         seen = f"only cuda:0{last}" if gpus else "no GPU"
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "" if shown is None else f"; CUDA_VISIBLE_DEVICES is {shown!r}"
+        shown = os.environ.get(VARIABLE)
+        why = "" if shown is None else f"; {VARIABLE} is {shown!r}"
+        if not gpus and (reason := _why_none_seen()):
+            why = f": {reason}"
         raise InvalidConfigError(f"device is {name!r}, but torch sees {seen} here{why}", "device")
-    return torch.device("cuda", index)
+    device = torch.device("cuda", index)
+    if why := _why_unsupported(device):
+        raise InvalidConfigError(f"device is {name!r}, but {why}", "device")
+    return device
+
+
+def pick_auto() -> tuple[torch.device, str]:
+    """The device that `auto` is; and, if that is the host although there is a GPU, why, and what
+    helps, as a clause.
+    """
+    reasons = []
+    for gpu in _by_free_memory([torch.device("cuda", number) for number in range(_num_gpus())]):
+        if not (reason := _why_unsupported(gpu) or _why_broken(gpu)):
+            return gpu, ""
+        reasons.append(reason)
+    return torch.device("cpu"), "; ".join(reasons) or _why_none_seen()
+
+
+def _num_gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _why_none_seen() -> str:
+    """Why torch sees no GPU where the driver shows one to this process, and what helps, as a
+    clause; empty where it sees one, or where there is none.
+    """
+    driver = Driver()
+    uuids = [driver.uuid(part) for part in driver.parts()]
+    # 12040 is CUDA 12.4.
+    version = driver.ask("nvmlSystemGetCudaDriverVersion_v2") if uuids else None
+    driver.close()
+    if not visible_gpus(uuids, os.environ) or torch.cuda.is_available():
+        return ""
+    major, minor = (_NEWEST_MAJOR, 0) if version is None else divmod(version // 10, 100)
+    built = torch.version.cuda
+    if built is None:
+        install = _install_for(_LEGACY_MAJOR if major < _NEWEST_MAJOR else _NEWEST_MAJOR)
+        return f"torch {torch.__version__} is a build without CUDA; install one with it: {install}"
+    if major < int(built.partition(".")[0]):
+        older = f", or install a build for CUDA {major}: {_install_for(major)}"
+        return (
+            f"NVIDIA's driver knows CUDA up to {major}.{minor}, and torch "
+            f"{torch.__version__} is built for CUDA {built}; update the driver"
+            f"{older if major == _LEGACY_MAJOR else ''}"
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        return f"torch {torch.__version__} cannot start CUDA: {cause_of(error)}"
+    return f"torch {torch.__version__} sees none"
+
+
+def _by_free_memory(gpus: list[torch.device]) -> list[torch.device]:
+    """The GPUs, the one with the most free memory first; those of which the driver does not tell
+    come last, and equal ones as CUDA counts them.
+    """
+    if len(gpus) < 2:
+        return gpus
+    # The driver is asked, because CUDA would make a context of some 400 MB on each GPU.
+    driver = Driver()
+    parts = {driver.uuid(part): part for part in driver.parts()}
+    memory = {uuid: driver.ask("nvmlDeviceGetMemoryInfo", part) for uuid, part in parts.items()}
+    driver.close()
+
+    def free(gpu: torch.device) -> int:
+        known = memory.get(gpu_uuid(gpu))
+        return 0 if known is None else int(known.free)
+
+    return sorted(gpus, key=free, reverse=True)
+
+
+def _why_unsupported(gpu: torch.device) -> str:
+    """Why this torch computes nothing on a GPU, and what helps, as a clause; empty if it does."""
+    made_for = torch.cuda.get_arch_list()
+    major, minor = torch.cuda.get_device_capability(gpu)
+    if torch.version.cuda is None or not made_for:  # AMD's names tell no numbers
+        return ""
+    for kind, digits, suffix in (one.groups() for one in map(_ARCH.fullmatch, made_for) if one):
+        known = divmod(int(digits), 10)
+        is_same = known == (major, minor)
+        if suffix:
+            runs = is_same or (suffix == "f" and known[0] == major and known[1] <= minor)
+        elif kind == "sm":
+            runs = known[0] == major and known[1] <= minor
+        else:
+            runs = known <= (major, minor)
+        if runs:
+            return ""
+    install = _install_for(_LEGACY_MAJOR if (major, minor) < _LEAST_OF_NEWEST else _NEWEST_MAJOR)
+    return (
+        f"torch {torch.__version__} has no kernels for {torch.cuda.get_device_name(gpu)} "
+        f"(sm_{major}{minor}), only for {', '.join(made_for)}; install a build that has: {install}"
+    )
+
+
+def _why_broken(gpu: torch.device) -> str:
+    """Why a GPU does not compute the least thing, as a clause; empty if it does."""
+    try:
+        torch.ones(1, device=gpu).sum().item()
+    except Exception as error:
+        # Who loads a model where memory is short says so with all the numbers.
+        return "" if is_out_of_memory(error) else f"{gpu} does not compute: {cause_of(error)}"
+    return ""
+
+
+def _install_for(major: int) -> str:
+    """How to install a torch for a major version of CUDA."""
+    index = "" if major == _NEWEST_MAJOR else " --index-url https://download.pytorch.org/whl/cu126"
+    return f"pip install --force-reinstall torch{index}"
 
 
 def use_device(device: torch.device) -> None:

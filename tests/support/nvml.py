@@ -54,6 +54,7 @@ def fake_nvml(gpus: Sequence[Gpu] = (Gpu("GPU-1"),), **changes: Any) -> SimpleNa
     calls: dict[str, Any] = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 13000,
         "nvmlDeviceGetCount": lambda: len(gpus),
         "nvmlDeviceGetHandleByIndex": lambda index: gpus[index],
         **{name: _unless_silent(name, call) for name, call in of_gpus.items()},

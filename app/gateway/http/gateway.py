@@ -37,8 +37,8 @@ from app.gateway.tally import Tally
 from app.gateway.threaded import ThreadedGateway
 from app.gateway.view import Transcript, UserView
 from app.system.descriptors import raise_limit
-from app.system.driver import Driver
 from engine.api.client import EngineClient
+from engine.model.driver import Driver
 
 log = logging.getLogger(__name__)
 

@@ -126,13 +126,16 @@ SMALL = Gpu("GPU-1", "NVIDIA T4", used=4 << 30, total=16 << 30)
 LARGE = Gpu("GPU-2", "NVIDIA H100", used=8 << 30, total=80 << 30)
 
 
-def see(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:
+def see(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, capability: tuple[int, int] = (8, 0)) -> None:
     """Let torch see these GPUs, in this order."""
     named = {torch.device("cuda", number): gpu for number, gpu in enumerate(gpus)}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: named[device].name)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90"])
+    monkeypatch.setattr(torch.version, "cuda", "13.0" if gpus else None)
+    monkeypatch.setattr("engine.model.device._why_broken", lambda device: "")
     monkeypatch.setattr("engine.model.device.gpu_uuid", lambda device: named[device].uuid)
 
 
@@ -165,7 +168,9 @@ def test_the_model_is_to_fit_on_the_device_that_is_asked_for(
     full = replace(LARGE, used=LARGE.total - (1 << 20))
     install(monkeypatch, SMALL, full)
     see(monkeypatch, SMALL, full)
-    assert examine()[0] == ExitCode.OK
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert " device           cuda:0, NVIDIA T4\n" in text  # the emptiest
     code, text = examine(device="cuda:1")
     assert code == ExitCode.FAILED
     assert (
@@ -193,7 +198,7 @@ def test_a_gpu_that_is_hidden_is_told_with_what_hides_it(
         ": CUDA_VISIBLE_DEVICES is ''",
     ]
     assert code == ExitCode.OK
-    assert "cannot use it" not in text
+    assert "although there is a GPU" not in text
     code, text = examine(device="cuda:0")
     assert code == ExitCode.FAILED
     told = "device: device is 'cuda:0', but torch sees no GPU here; CUDA_VISIBLE_DEVICES is ''"
@@ -209,9 +214,29 @@ def test_gpus_of_a_torch_that_is_none_for_gpus(
     code, text = examine()
     assert code == ExitCode.OK
     assert machine_of(text) == ["GPU NVIDIA T4, 12.00 GiB of 16.00 GiB free, GPU-1"]
-    assert "cannot use it" in text.partition("\nCould be better\n")[2]
+    assert (
+        f"device: the processor computes, although there is a GPU: torch {torch.__version__} is a "
+        "build without CUDA; install one with it: pip install --force-reinstall torch\n"
+    ) in text.partition("\nCould be better\n")[2]
     monkeypatch.setitem(sys.modules, "torch", None)
     assert machine_of(examine()[1]) == ["GPU NVIDIA T4, 12.00 GiB of 16.00 GiB free, GPU-1"]
+
+
+def test_a_gpu_that_torch_has_no_kernels_for(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install(monkeypatch, SMALL)
+    see(monkeypatch, SMALL, capability=(6, 1))
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert " device           cpu, this processor\n" in text
+    reason = f"torch {torch.__version__} has no kernels for NVIDIA T4 (sm_61)"
+    told = f"device: the processor computes, although there is a GPU: {reason}"
+    assert told in text.partition("\nCould be better\n")[2]
+    code, text = examine(device="cuda:0")
+    assert code == ExitCode.FAILED
+    assert f"\nMissing\n  device: device is 'cuda:0', but {reason}" in text
 
 
 def test_a_gpu_that_only_torch_knows(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_model_is_loaded_to_the_first_gpu_even_if_another_has_more() -> None:
-    for device in (None, "auto", "cuda", "cuda:0", "cuda:9", "abacus"):
+def test_a_model_is_loaded_to_the_emptiest_gpu_unless_one_is_named() -> None:
+    for device in ("cuda", "cuda:0", "cuda:9", "abacus"):
         assert memory_of(device).uuid == "GPU-1"
+    assert memory_of(None).uuid == memory_of("auto").uuid == "GPU-2"
     assert memory_of("cuda:1").uuid == "GPU-2"
     assert memory_of("cuda:1").free == 80 - 31
     assert memory_of("cpu").name == "host"
@@ -62,6 +63,7 @@ def test_gpus_that_are_hidden_take_no_model(monkeypatch: pytest.MonkeyPatch) -> 
     assert memory_of(None).uuid == memory_of("cuda:0").uuid == "GPU-2"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2,GPU-1")
     assert memory_of("cuda:1").uuid == "GPU-1"
+    assert memory_of(None).uuid == "GPU-2"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert memory_of(None).name == memory_of("cuda").name == "host"
     assert len(gpu_memory()) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 
 import psutil
@@ -21,6 +21,7 @@ from engine.model.device import (
     pick_device,
     pick_dtype,
 )
+from tests.support.nvml import Gpu, install
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 1)
@@ -29,13 +30,38 @@ Machine = Callable[[int], None]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Sets the number of GPUs."""
+    """Sets the number of GPUs, of which the driver tells nothing."""
+    install(monkeypatch)
 
     def set_gpus(count: int) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        see(monkeypatch, [(8, 0)] * count)
 
     return set_gpus
+
+
+def see(
+    monkeypatch: pytest.MonkeyPatch,
+    capabilities: Sequence[tuple[int, int]],
+    made_for: str = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120",
+    broken: Collection[int] = (),
+) -> None:
+    """Let torch, a build for CUDA 13, see these GPUs.
+
+    Args:
+        broken: those that do not compute.
+    """
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(capabilities))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", made_for.split)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu: f"NVIDIA {gpu.index}")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: capabilities[gpu.index])
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(device_module, "gpu_uuid", lambda gpu: f"GPU-{gpu.index}")
+    monkeypatch.setattr(
+        device_module,
+        "_why_broken",
+        lambda gpu: f"{gpu} does not compute" if gpu.index in broken else "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,6 +99,150 @@ def test_gpus_that_are_not_there(
     for shown in ("", "1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
         assert refusal(name) == f"{message}; CUDA_VISIBLE_DEVICES is {shown!r}"
+
+
+def driver_with(monkeypatch: pytest.MonkeyPatch, *used: int, **changes: object) -> None:
+    """A driver of GPUs of 80 bytes each, of which so many are used."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpus = [Gpu(f"GPU-{number}", used=some) for number, some in enumerate(used)]
+    install(monkeypatch, *gpus, **changes)
+
+
+H100, PASCAL, ADA, THOR = (9, 0), (6, 1), (8, 9), (12, 1)
+
+
+@pytest.mark.parametrize(
+    ("used", "capabilities", "broken", "expected"),
+    [
+        ((50, 10, 20), [H100] * 3, (), "cuda:1"),
+        ((10, 10), [H100] * 2, (), "cuda:0"),
+        ((50, 0), [ADA, PASCAL], (), "cuda:0"),
+        ((50, 0, 20), [ADA, THOR, ADA], (1,), "cuda:2"),
+        ((50, 0), [ADA, THOR], (), "cuda:1"),
+        ((), [H100] * 2, (), "cuda:0"),
+    ],
+)
+def test_auto_is_the_emptiest_gpu_that_works(
+    monkeypatch: pytest.MonkeyPatch,
+    used: tuple[int, ...],
+    capabilities: list[tuple[int, int]],
+    broken: tuple[int, ...],
+    expected: str,
+) -> None:
+    driver_with(monkeypatch, *used)
+    see(monkeypatch, capabilities, broken=broken)
+    assert str(pick_device("auto")) == expected
+
+
+def test_a_gpu_that_torch_has_no_kernels_for_is_refused_and_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver_with(monkeypatch, 0)
+    see(monkeypatch, [PASCAL])
+    reason = (
+        f"torch {torch.__version__} has no kernels for NVIDIA 0 (sm_61), only for sm_75, sm_80, "
+        "sm_86, sm_90, sm_100, sm_120, compute_120; install a build that has: pip install "
+        "--force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+    )
+    assert refusal("cuda") == f"device is 'cuda', but {reason}"
+    assert pick_device("auto") == CPU
+    assert caplog.messages == [f"the processor computes, although there is a GPU: {reason}"]
+    see(monkeypatch, [THOR], "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90")
+    assert refusal("cuda").endswith("install a build that has: pip install --force-reinstall torch")
+
+
+@pytest.mark.parametrize(
+    ("made_for", "capability", "runs"),
+    [
+        ("sm_86", (8, 9), True),
+        ("sm_89", (8, 6), False),
+        ("sm_80", (9, 0), False),
+        ("compute_80", (9, 0), True),
+        ("compute_90", (8, 0), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_120f", (12, 1), True),
+        ("sm_120a", (12, 1), False),
+        ("", (9, 4), True),
+    ],
+)
+def test_which_gpus_a_build_is_for(
+    monkeypatch: pytest.MonkeyPatch, made_for: str, capability: tuple[int, int], runs: bool
+) -> None:
+    driver_with(monkeypatch, 0)
+    see(monkeypatch, [capability], made_for)
+    assert (pick_device("auto") != CPU) is runs
+
+
+@pytest.mark.parametrize(
+    ("built", "version", "told"),
+    [
+        (
+            "13.0",
+            12040,
+            "NVIDIA's driver knows CUDA up to 12.4, and torch {} is built for CUDA 13.0; update "
+            "the driver, or install a build for CUDA 12: pip install --force-reinstall torch "
+            "--index-url https://download.pytorch.org/whl/cu126",
+        ),
+        (
+            "13.0",
+            11040,
+            "NVIDIA's driver knows CUDA up to 11.4, and torch {} is built for CUDA 13.0; update "
+            "the driver",
+        ),
+        (
+            None,
+            12080,
+            "torch {} is a build without CUDA; install one with it: pip install --force-reinstall "
+            "torch --index-url https://download.pytorch.org/whl/cu126",
+        ),
+        (
+            None,
+            13000,
+            "torch {} is a build without CUDA; install one with it: pip install --force-reinstall "
+            "torch",
+        ),
+        ("13.2", 13000, "torch {} cannot start CUDA: RuntimeError: CUDA unknown error"),
+    ],
+)
+def test_a_torch_that_sees_no_gpu_is_told_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    built: str | None,
+    version: int,
+    told: str,
+) -> None:
+    def init() -> None:
+        raise RuntimeError("CUDA unknown error")
+
+    see(monkeypatch, [])
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    driver_with(monkeypatch, 0, nvmlSystemGetCudaDriverVersion_v2=lambda: version)
+    told = told.format(torch.__version__)
+    assert pick_device("auto") == CPU
+    assert caplog.messages == [f"the processor computes, although there is a GPU: {told}"]
+    assert refusal("cuda") == f"device is 'cuda', but torch sees no GPU here: {told}"
+    caplog.clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert pick_device("auto") == CPU
+    driver_with(monkeypatch)
+    assert pick_device("auto") == CPU
+    assert caplog.messages == []
+
+
+def test_a_gpu_without_memory_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever loads a model says what is free; another failure passes it over."""
+    raised: list[Exception] = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def ones(*_: object, **__: object) -> None:
+        raise raised[0]
+
+    monkeypatch.setattr(torch, "ones", ones)
+    assert device_module._why_broken(GPU) == ""
+    raised[0] = torch.AcceleratorError("CUDA error: device not ready")
+    assert device_module._why_broken(GPU) == (
+        "cuda:1 does not compute: AcceleratorError: CUDA error: device not ready"
+    )
 
 
 @pytest.mark.parametrize(

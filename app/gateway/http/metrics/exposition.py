@@ -18,13 +18,13 @@ from prometheus_client.registry import Collector
 from app.gateway.http.metrics.counts import Counts
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.view import HttpView
-from app.system.driver import Driver
 from app.system.versions import version
 from engine.api.knobs import KnobState
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.waiting import Cause
+from engine.model.driver import Driver
 
 OWN = "batchdeck:"
 # vLLM numbers the engines behind one address; there is one here.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.system.visible import VARIABLE, visible_gpus
+from engine.model.driver import VARIABLE, visible_gpus
 
 UUIDS = ("GPU-8932f937", "GPU-89a0b1c2", "GPU-5d5ba0d6", "MIG-c6d4f1ef", "MIG-cba663e8")
 
