@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from engine.api.client import EngineClient
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -144,7 +143,11 @@ def _about_models() -> None:
 @models_app.command(_Models.LIST, hidden=True)
 def _models(
     name: Annotated[
-        str | None, Argument(help="A model: what it would take, and how much of it fits.")
+        str | None,
+        Argument(
+            help="A model: what it would take, and how much of it fits.",
+            autocompletion=flags.COMPLETE_MODEL,
+        ),
     ] = None,
     models: flags.Models = None,
     device: flags.Device = None,
@@ -164,7 +167,13 @@ def _models(
 
 @models_app.command("get")
 def _get_model(
-    name: Annotated[str, Argument(help="A model of the registry, or a hub id as owner/name.")],
+    name: Annotated[
+        str,
+        Argument(
+            help="A model of the registry, or a hub id as owner/name.",
+            autocompletion=flags.COMPLETE_MODEL,
+        ),
+    ],
     models: flags.Models = None,
     config: flags.Config = None,
 ) -> None:

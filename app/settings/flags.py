@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,56 @@ def _json(text: str) -> object:
         raise BadParameter(f"{reprlib.repr(text)} is no JSON") from None
 
 
+# Shells ask for these by starting the program for each press of Tab, so that each imports what it
+# needs. Where nothing is found, a shell completes the names of files.
+
+
+def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """A completion by those of some names that begin as what was typed; none if they raise."""
+
+    def complete(incomplete: str) -> list[str]:
+        try:
+            return [name for name in names() if name.startswith(incomplete)]
+        except Exception:  # A broken registry must not be printed between the words of a command.
+            return []
+
+    return complete
+
+
+def _model_names() -> Iterable[str]:
+    from engine.model.registry import Registry
+
+    return Registry.read(None).entries
+
+
+COMPLETE_MODEL = _complete(_model_names)
+
+
+def _policy_names() -> Iterable[str]:
+    from engine.scheduling.policies import policy_names
+
+    return policy_names()
+
+
+def _knob_values() -> Iterator[str]:
+    """Each knob with each value that it has a name for; a number is the user's to write."""
+    from engine.api.config import EngineConfig
+    from engine.api.knobs import KNOB_SPECS
+    from engine.scheduling.policies import policy_names
+
+    config = EngineConfig(num_blocks=1, max_model_len=1)
+    for spec in KNOB_SPECS:
+        choices = spec.range(config, policy_names()).choices
+        # A switch as `--knob` reads it.
+        yield from (f"{spec.name}={str(one).lower()}" for one in choices)
+        if not choices:
+            yield f"{spec.name}="
+
+
+def _theme_names() -> Iterable[str]:
+    return ("dark", "light", "contrast", "ansi")
+
+
 class FileFormat(StrEnum):
     """What `tui export` writes."""
 
@@ -31,7 +82,12 @@ class FileFormat(StrEnum):
 
 Quantize = Annotated[
     str | None,
-    Option("--quantize", metavar="WIDTH", help="Quantize weights at load: none, int8, int4."),
+    Option(
+        "--quantize",
+        metavar="WIDTH",
+        help="Quantize weights at load: none, int8, int4.",
+        autocompletion=_complete(lambda: ("none", "int8", "int4")),
+    ),
 ]
 Format = Annotated[
     FileFormat,
@@ -54,11 +110,21 @@ MaxNumBatchedTokens = Annotated[
 ]
 Policy = Annotated[
     str | None,
-    Option("--policy", metavar="NAME|MODULE:CLASS", help="Batching policy to start with."),
+    Option(
+        "--policy",
+        metavar="NAME|MODULE:CLASS",
+        help="Batching policy to start with.",
+        autocompletion=_complete(_policy_names),
+    ),
 ]
 KnobTexts = Annotated[
     list[str] | None,
-    Option("--knob", metavar="NAME=VALUE", help="Where a knob starts; repeatable."),
+    Option(
+        "--knob",
+        metavar="NAME=VALUE",
+        help="Where a knob starts; repeatable.",
+        autocompletion=_complete(_knob_values),
+    ),
 ]
 Mqtt = Annotated[
     str | None,
@@ -74,7 +140,13 @@ class Common:
     """Options of every command but `tui models` and `tui doctor`."""
 
     log_level: Annotated[
-        str | None, Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+        str | None,
+        Option(
+            "--log-level",
+            metavar="LEVEL",
+            help="debug, info, warning or error.",
+            autocompletion=_complete(lambda: ("debug", "info", "warning", "error")),
+        ),
     ] = None
     config: Config = None
 
@@ -85,7 +157,12 @@ class Model:
 
     model: Annotated[
         str | None,
-        Option("--model", metavar="NAME|FOLDER|HUB-ID", help="Model to load; see `tui models`."),
+        Option(
+            "--model",
+            metavar="NAME|FOLDER|HUB-ID",
+            help="Model to load; see `tui models`.",
+            autocompletion=COMPLETE_MODEL,
+        ),
     ] = None
     models: Models = None
     device: Device = None
@@ -96,7 +173,13 @@ class Engine:
     """How the model is loaded, and how serving starts."""
 
     dtype: Annotated[
-        str | None, Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.")
+        str | None,
+        Option(
+            "--dtype",
+            metavar="TYPE",
+            help="auto, float32, bfloat16 or float16.",
+            autocompletion=_complete(lambda: ("auto", "float32", "bfloat16", "float16")),
+        ),
     ] = None
     quantize: Quantize = None
     kv_memory: Annotated[
@@ -176,7 +259,12 @@ class Interface:
 
     theme: Annotated[
         str | None,
-        Option("--theme", metavar="NAME", help="dark, light, contrast, ansi, or one of Textual's."),
+        Option(
+            "--theme",
+            metavar="NAME",
+            help="dark, light, contrast, ansi, or one of Textual's.",
+            autocompletion=_complete(_theme_names),
+        ),
     ] = None
     ascii: Annotated[bool | None, Option("--ascii", help="Draw with ASCII characters only.")] = None
 
