@@ -182,7 +182,8 @@ class KnobState:
     Attributes:
         requested: the value that was asked for.
         effective: the value in force.
-        note: why the two differ, or that the current policy or order ignores the knob; else empty.
+        note: why the two differ, that the policy or order in force ignores the knob, or why it
+            starts there; else empty.
         allowed: the values that it may have.
     """
 

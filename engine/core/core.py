@@ -25,7 +25,7 @@ from engine.cache.manager import KVCache
 from engine.core.draft import Draft
 from engine.core.flight import Flight
 from engine.core.harvest import Harvest
-from engine.core.ledger import KnobLedger
+from engine.core.ledger import NO_NOTES, KnobLedger
 from engine.core.observer import Observer
 from engine.core.pins import Pins
 from engine.core.roster import Roster
@@ -52,6 +52,7 @@ class EngineCore:
         eos_token_ids: the model's end-of-sequence tokens.
         clock: monotonic seconds.
         swap_rate: bytes a second of copies to host memory, until steps show it; 0 if unknown.
+        knob_notes: as `KnobLedger` takes them.
 
     Attributes:
         pins: prefixes that are never evicted.
@@ -69,9 +70,10 @@ class EngineCore:
         knobs: Knobs,
         clock: Callable[[], float],
         swap_rate: float = 0.0,
+        knob_notes: Mapping[str, str] = NO_NOTES,
     ) -> None:
         self.config = config
-        self.ledger = KnobLedger(knobs, config, policy_names())
+        self.ledger = KnobLedger(knobs, config, policy_names(), knob_notes)
         self._runner = runner
         self._shape = shape
         self._model = card.name

@@ -5,25 +5,38 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 
 from engine.api.config import EngineConfig
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, KnobChange, Knobs, KnobState, change_knobs
 
 HISTORY_LIMIT = 200
+NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 class KnobLedger:
     """Changes knobs atomically, records who did it and when, and takes changes back.
 
     Any thread may change knobs. The engine reads `knobs`, one immutable object, once a step.
+
+    Args:
+        notes: for some knobs, by name, why they start where they do. It is said of them until they
+            are turned.
     """
 
-    def __init__(self, knobs: Knobs, config: EngineConfig, policies: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        knobs: Knobs,
+        config: EngineConfig,
+        policies: tuple[str, ...],
+        notes: Mapping[str, str] = NO_NOTES,
+    ) -> None:
         self._config = config
         self._policies = policies
         stated = {f.name: getattr(knobs, f.name) for f in fields(Knobs)}
         self.knobs = change_knobs(knobs, stated, config, policies)
+        self._start, self._notes = self.knobs, notes
         self._history: list[KnobChange] = []
         self._standing: list[KnobChange] = []  # those that were not taken back
         self._lock = threading.Lock()
@@ -74,7 +87,9 @@ class KnobLedger:
         states = []
         for spec in KNOB_SPECS:
             requested = getattr(self.knobs, spec.name)
-            value, note = effective.get(spec.name, (requested, ""))
+            is_start = requested == getattr(self._start, spec.name)
+            start = self._notes.get(spec.name, "") if is_start else ""
+            value, note = effective.get(spec.name, (requested, start))
             allowed = spec.range(self._config, self._policies)
             states.append(KnobState(spec, requested, value, note, allowed))
         return tuple(states)

@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
-from engine.api.knobs import Knobs
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shapes
 from engine.model import verdicts
@@ -72,11 +71,13 @@ from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.size_text import show_bytes
 from engine.model.sizes import check_elements
+from engine.model.starting import measured, starting_knobs
 from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights, open_weights
 from engine.serving.loading import LoadedModel, Progress
+from engine.simulation.devices import Device
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
 from engine.text.pool import EncoderPool, encoding
@@ -225,6 +226,7 @@ class _Preparation:
             if gguf is None
             else gguf.stored_weights(self._config)
         )
+        self._measured: Device | None = None
         self._share = entry.memory_share or default_share(self.device)
         self._free = free_memory(self.device)
         self._backend, self._envelope = self._plan_traced()
@@ -398,6 +400,9 @@ class _Preparation:
     ) -> tuple[ModelRunner, EngineConfig]:
         """A runner with its pool, and the envelope that it serves."""
         total = self._checkpoint.num_bytes
+        if self.device.type == "cuda":
+            # Before the pool takes the memory for it.
+            self._measured = measured(self.device, self._dtype)
         progress("allocating the KV pool", total, total)
         shape = self.traced.shape
         if isinstance(forward, (ModuleForward, ProgramForward)):
@@ -600,6 +605,7 @@ class _Preparation:
             envelope.num_blocks,
             envelope.block_size,
         )
+        start = starting_knobs(envelope, shape, self._measured)
         return LoadedModel(
             key=self._key,
             card=card,
@@ -607,7 +613,8 @@ class _Preparation:
             shape=shape,
             runner=runner,
             codec=ChatCodec(self._vocabulary, encoder, self._key, grammars),
-            knobs=_starting_knobs(envelope),
+            knobs=start.knobs,
+            knob_notes=start.notes,
             eos_token_ids=grammars.ends,
             swap_rate=runner.swap_rate,
             close=_closer(runner, encoder),
@@ -650,13 +657,6 @@ def _quiet() -> None:
     log.disable_progress_bar()
     log.disable_default_handler()
     log.enable_propagation()
-
-
-def _starting_knobs(envelope: EngineConfig) -> Knobs:
-    knobs = Knobs()
-    seqs = min(knobs.max_num_seqs, envelope.max_num_seqs)
-    tokens = min(max(knobs.max_num_batched_tokens, seqs), envelope.max_num_batched_tokens)
-    return replace(knobs, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
 def _closer(runner: ModelRunner, encoder: EncoderPool) -> Callable[[], None]:

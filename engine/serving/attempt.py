@@ -58,7 +58,8 @@ class LoadAttempt:
             except EngineError:
                 model.close()
                 raise
-            return replace(model, knobs=knobs)
+            notes = {k: v for k, v in model.knob_notes.items() if k not in request.knobs}
+            return replace(model, knobs=knobs, knob_notes=notes)
         except (EngineError, LoadCancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of tokenizers or safetensors is no Exception

@@ -302,6 +302,7 @@ class EngineHost:
                 knobs=model.knobs,
                 clock=self._clock,
                 swap_rate=model.swap_rate,
+                knob_notes=model.knob_notes,
             )
             self._block, self._block_wanted = None, False
             self._records = core.records

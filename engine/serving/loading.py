@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.api.client import LoadRequest
@@ -23,6 +23,7 @@ class LoadedModel:
         key: names the model, the revision of its weights and the dtype. Prefix hashes start from
             it, so that two models never share a block, and it marks conversation contexts.
         knobs: the values that the live policy starts with.
+        knob_notes: why some of them start there, by name.
         swap_rate: bytes a second at which `runner` swaps blocks, out and back, as measured; 0 if
             it was not.
         close: frees device memory; nothing of this object may be used afterwards.
@@ -38,6 +39,7 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     close: Callable[[], None]
     swap_rate: float = 0.0
+    knob_notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Progress(Protocol):

@@ -126,6 +126,7 @@ class Loader:
     deaf: set[str] = field(default_factory=set)
     failures: dict[str, Exception] = field(default_factory=dict)
     knobs: dict[str, object] = field(default_factory=dict)
+    knob_notes: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
 
     def __call__(self, request: LoadRequest, progress: Progress) -> LoadedModel:
@@ -170,6 +171,7 @@ class Loader:
             knobs=Knobs(**(start | self.knobs)),  # type: ignore[arg-type]
             eos_token_ids=frozenset({EOS}),
             close=close,
+            knob_notes=self.knob_notes,
         )
 
     def _step(self, plan: StepPlan) -> None:

@@ -25,6 +25,21 @@ def make_ledger(**knobs: object) -> KnobLedger:
     return KnobLedger(Knobs(**knobs), CONFIG, ("stall_free", "static"))  # type: ignore[arg-type]
 
 
+def test_why_a_knob_starts_where_it_does_is_said_until_it_is_turned() -> None:
+    knobs, policies = Knobs(max_num_seqs=64), ("stall_free", "static")
+    ledger = KnobLedger(knobs, CONFIG, policies, {"max_num_seqs": "by this GPU"})
+
+    def notes(**effective: tuple[int, str]) -> dict[str, str]:
+        return {state.name: state.note for state in ledger.states(effective) if state.note}
+
+    assert notes() == {"max_num_seqs": "by this GPU"}
+    assert notes(max_num_seqs=(70, "6 more")) == {"max_num_seqs": "6 more"}
+    ledger.change({"max_num_seqs": 4}, "me", 0.0, 1)
+    assert notes() == {}
+    ledger.undo("me", 0.0, 2)
+    assert notes() == {"max_num_seqs": "by this GPU"}
+
+
 class TestHistory:
     def test_who_when_what(self) -> None:
         ledger = make_ledger()

@@ -749,7 +749,7 @@ class KnobPanel {
     row.shown = input.value;
     const differs = knob.requested !== knob.effective;
     put(row.note, [differs ? `in force: ${knob.effective}` : "", knob.note].filter(Boolean).join("; "));
-    row.node.classList.toggle("idle", Boolean(knob.note) && !differs);
+    row.node.classList.toggle("idle", knob.note.startsWith("ignored") && !differs);
     row.node.classList.toggle("changed", this.deck.changes.some((change) => name in change.changed));
   }
 
