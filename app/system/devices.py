@@ -9,6 +9,7 @@ import psutil
 
 from app.system.machine import num_cores
 from engine.model.driver import Driver
+from engine.model.host import host_memory
 from widgets.panels.device_panel import DeviceReadings, GpuReading
 
 
@@ -34,12 +35,12 @@ class Devices:
         spent, now = self._cpu_seconds(), time.monotonic()
         spent_before, before = self._cpu_before
         self._cpu_before = spent, now
-        memory = psutil.virtual_memory()
+        memory = host_memory()
         return DeviceReadings(
             cpu=max(spent - spent_before, 0.0) / max(now - before, 1e-3),
             cores=num_cores(),
             rss=self._process.memory_info().rss,
-            memory_used=memory.total - memory.available,
+            memory_used=memory.total - memory.free,
             memory_total=memory.total,
             gpus=tuple(self._read_gpu(gpu, gpu_uuid) for gpu in self._driver.gpus),
             loop_lag=loop_lag,

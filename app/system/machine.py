@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from engine.model import host
 from engine.model.driver import Driver, visible_gpus
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -65,8 +64,8 @@ def cpu_features(info: Path = CPU_INFO) -> tuple[str, ...] | None:
 
 
 def host_memory() -> Memory:
-    memory = psutil.virtual_memory()
-    return Memory("host", memory.total, memory.available)
+    total, free = host.host_memory()
+    return Memory("host", total, free)
 
 
 def gpu_memory() -> tuple[Memory, ...]:

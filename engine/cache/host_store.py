@@ -14,6 +14,10 @@ from engine.api.errors import ModelError
 _SEGMENT_BYTES = 1 << 28
 
 
+class HostMemoryError(ModelError):
+    """Host memory for swapping cannot be had."""
+
+
 class HostStore:
     """Rows of numbers in host memory, one for each host block: its keys and values in all layers.
 
@@ -26,7 +30,7 @@ class HostStore:
         pinned: whether a GPU copies to it by itself, which needs memory that stays where it is.
 
     Raises:
-        ModelError: the memory could not be pinned.
+        HostMemoryError: the memory could not be had, or not pinned.
     """
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype, *, pinned: bool) -> None:
@@ -41,7 +45,7 @@ class HostStore:
                 for first in range(0, num_rows, self._rows)
             ]
         except RuntimeError as error:
-            raise ModelError(
+            raise HostMemoryError(
                 f"{num_rows * self.row_bytes} bytes of host memory for swapping (swap_memory) "
                 f"cannot be had: {error}"
             ) from error

@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
 
-import psutil
 import torch
 
-from engine.api.config import DTYPES
+from engine.api.config import DTYPES, EngineConfig
 from engine.api.errors import DeviceLostError, InvalidConfigError, cause_of
+from engine.cache.host_store import HostMemoryError
 from engine.model.driver import VARIABLE, Driver, visible_gpus
+from engine.model.host import host_memory
 from engine.model.memory import GPU_SHARE, HOST_SHARE
 from engine.native import kernels
 
 logger = logging.getLogger(__name__)
+
+_Runner = TypeVar("_Runner")
 
 _ARCH = re.compile(r"(sm|compute)_([0-9]+)([af]?)")
 # The CUDA of PyPI's torch, the least GPU that it computes on (Turing), and the older CUDA that each
@@ -230,12 +235,41 @@ def free_memory(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         # What torch holds unused, from a model before this one, can be had too.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(psutil.virtual_memory().available)
+    return host_memory().free
 
 
 def default_share(device: torch.device) -> float:
     """Share of the free memory that a model may take with its cache and its largest step."""
     return GPU_SHARE if device.type == "cuda" else HOST_SHARE
+
+
+def with_swap(
+    make: Callable[[EngineConfig], _Runner], envelope: EngineConfig, *, is_asked: bool
+) -> tuple[_Runner, EngineConfig]:
+    """A runner, and its envelope. It does without host memory to swap to if that cannot be had and
+    was not asked for: a system may refuse to pin memory that is free.
+
+    Raises:
+        HostMemoryError: it was asked for.
+    """
+    try:
+        return make(envelope), envelope
+    except HostMemoryError as error:
+        if is_asked:
+            raise
+        logger.warning("preempted requests are computed again, and not swapped: %s", error.message)
+    # The error is gone here, and with its frames the pool.
+    release_pinned()
+    without = replace(envelope, num_host_blocks=0)
+    return make(without), without
+
+
+def release_pinned() -> None:
+    """Give pinned memory back that torch keeps for the next who wants some. The oldest torch that
+    we run on cannot be asked to.
+    """
+    if (empty := getattr(torch.accelerator.memory, "empty_host_cache", None)) is not None:
+        empty()
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -36,7 +36,9 @@ from engine.model.device import (
     noticing_loss,
     pick_device,
     pick_dtype,
+    release_pinned,
     use_device,
+    with_swap,
 )
 from engine.model.downloads import fetch, mark_used
 from engine.model.estimate import Numbers
@@ -404,9 +406,11 @@ class _Preparation:
             # Before the pool takes the memory for it.
             self._measured = measured(self.device, self._dtype)
         progress("allocating the KV pool", total, total)
-        shape = self.traced.shape
+        shape, is_asked = self.traced.shape, bool(self._request.swap_memory)
         if isinstance(forward, (ModuleForward, ProgramForward)):
-            return TorchRunner(forward, envelope, shape), envelope
+            return with_swap(
+                lambda config: TorchRunner(forward, config, shape), envelope, is_asked=is_asked
+            )
         # The kernels can be imported only where triton is installed.
         from engine.model.gpu.forward import GpuForward
         from engine.model.gpu.start import start_runner
@@ -422,6 +426,7 @@ class _Preparation:
             progress,
             name=self._entry.name,
             left=self._free - int(self._free * share),
+            swap_is_asked=is_asked,
         )
 
     def _load(
@@ -666,8 +671,6 @@ def _closer(runner: ModelRunner, encoder: EncoderPool) -> Callable[[], None]:
         gc.collect()  # as in `load_entry`
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-            # Torch keeps what was pinned, too; the oldest that we run on cannot be told otherwise.
-            if (empty := getattr(torch.accelerator.memory, "empty_host_cache", None)) is not None:
-                empty()
+            release_pinned()
 
     return close

@@ -8,6 +8,7 @@ import torch
 
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
+from engine.model.device import with_swap
 from engine.model.gpu.choosing import clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
@@ -41,6 +42,7 @@ def start_runner(
     *,
     name: str,
     left: int,
+    swap_is_asked: bool,
 ) -> tuple[GpuRunner, EngineConfig]:
     """Choose how products are computed and whether launches overlap, size the pool, and capture the
     graphs.
@@ -51,6 +53,7 @@ def start_runner(
         progress: is told of each graph.
         name: of the model, for messages.
         left: bytes of the GPU that are to stay free.
+        swap_is_asked: as `with_swap` takes it.
 
     Returns:
         the runner, and the envelope that it serves.
@@ -78,6 +81,6 @@ def start_runner(
         envelope = sized(
             envelope, runner_for, memory, bounds, name=name, budget=memory.free() - left
         )
-    runner = runner_for(envelope)
+    runner, envelope = with_swap(runner_for, envelope, is_asked=swap_is_asked)
     runner.capture(ladder(envelope), progress)
     return runner, envelope

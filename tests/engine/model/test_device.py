@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 
+from engine.api.config import EngineConfig
 from engine.api.errors import DeviceLostError, InvalidConfigError
+from engine.cache.host_store import HostMemoryError
 from engine.model import device as device_module
 from engine.model.device import (
     default_share,
@@ -20,7 +22,9 @@ from engine.model.device import (
     noticing_loss,
     pick_device,
     pick_dtype,
+    with_swap,
 )
+from engine.model.host import HostMemory
 from tests.support.nvml import Gpu, install
 
 CPU = torch.device("cpu")
@@ -382,8 +386,37 @@ def test_free_memory_of_a_gpu_counts_what_torch_holds_unused(
 
 
 def test_free_memory_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    monkeypatch.setattr(device_module, "host_memory", lambda: HostMemory(9000, 5000))
     assert free_memory(CPU) == 5000
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_host_memory_that_is_refused_costs_the_swap_and_not_the_start(
+    caplog: pytest.LogCaptureFixture, is_asked: bool
+) -> None:
+    tried: list[int] = []
+
+    def make(envelope: EngineConfig) -> str:
+        tried.append(envelope.num_host_blocks)
+        if envelope.num_host_blocks:
+            raise HostMemoryError("4 bytes of host memory for swapping cannot be had: refused")
+        return "runner"
+
+    envelope = EngineConfig(num_blocks=8, max_model_len=64, num_host_blocks=5)
+    if is_asked:
+        with pytest.raises(HostMemoryError):
+            with_swap(make, envelope, is_asked=True)
+        assert tried == [5]
+        return
+    runner, without = with_swap(make, envelope, is_asked=False)
+    assert (runner, without) == ("runner", replace(envelope, num_host_blocks=0))
+    assert tried == [5, 0]
+    assert caplog.messages == [
+        "preempted requests are computed again, and not swapped: 4 bytes of host memory for "
+        "swapping cannot be had: refused"
+    ]
+    assert with_swap(make, without, is_asked=False) == ("runner", without)
+    assert tried == [5, 0, 0]
 
 
 def test_a_host_keeps_more_for_others() -> None:
