@@ -8,9 +8,12 @@ import os
 import platform
 import shutil
 import sqlite3
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from app.commands.models import Place, examine
@@ -33,10 +36,11 @@ from app.system.machine import (
     host_memory,
     memory_of,
     num_cores,
+    visible_memory,
 )
 from app.system.quantizing import why_not_quantized
 from app.system.versions import PACKAGES, version
-from engine.api.errors import EngineError
+from engine.api.errors import EngineError, cause_of
 from engine.model.driver import VARIABLE, visible_gpus
 from engine.model.registry import Availability, Registry
 from engine.model.size_text import show_bytes
@@ -49,6 +53,7 @@ from widgets.quantization import loss_in_full
 log = logging.getLogger(__name__)
 
 BROKER_SECONDS = 5.0
+COMPILER_SECONDS = 20.0
 _FAST_PATH = "Fast path"
 _QUANTIZED = "Quantized weights"
 CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
@@ -166,6 +171,8 @@ def _machine() -> Iterator[Finding]:
     memory = host_memory()
     yield Finding("memory", f"{show_bytes(memory.free)} of {show_bytes(memory.total)} free")
     yield from _gpus()
+    if visible_memory():
+        yield from _gpu_kernels()
 
 
 def _gpus() -> Iterator[Finding]:
@@ -192,6 +199,55 @@ def _gpus() -> Iterator[Finding]:
 def _show_gpu(gpu: Memory) -> str:
     memory = f"{show_bytes(gpu.free)} of {show_bytes(gpu.total)} free"
     return ", ".join(part for part in (gpu.name, memory, gpu.uuid) if part)
+
+
+def _gpu_kernels() -> Iterator[Finding]:
+    """What Triton needs when it compiles our kernels, which it does at the first use of each."""
+    without = "torch alone computes on the GPU, slower:"
+    if find_spec("triton") is None:
+        trouble = f"{without} it is not installed: pip install triton"
+        yield Finding("Triton", "not installed", trouble, is_needed=False)
+        return
+    # As Triton looks for it.
+    stated = os.environ.get("CC")
+    compiler = stated or shutil.which("gcc") or shutil.which("clang")
+    reason = (
+        _why_not_compiled(compiler) if compiler else "there is none; install gcc, or name it in CC"
+    )
+    trouble = f"{without} {reason}" if reason else ""
+    yield Finding("C compiler", compiler or "none", trouble, is_needed=False)
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+    trouble = f"{without} {cache} cannot be written; set TRITON_CACHE_DIR to a folder that can"
+    is_writable = _is_writable(cache, is_folder=True)
+    yield Finding("kernel cache", str(cache), "" if is_writable else trouble, is_needed=False)
+
+
+def _why_not_compiled(compiler: str) -> str:
+    """Why a C compiler does not compile what includes Python's headers, and what helps; empty if it
+    does."""
+    scheme = sysconfig.get_default_scheme()
+    # Debian has headers where those of other packages are, and not below /usr/local.
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme
+    include = sysconfig.get_path("include", scheme)
+    try:
+        done = subprocess.run(
+            [compiler, "-fsyntax-only", "-x", "c", f"-I{include}", "-"],
+            input="#include <Python.h>\n",
+            capture_output=True,
+            text=True,
+            timeout=COMPILER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{compiler} does not run ({cause_of(error)}); install gcc, or name it in CC"
+    if done.returncode == 0:
+        return ""
+    said = next((line for line in done.stderr.splitlines() if "error" in line), "it failed")
+    return (
+        f"{compiler} does not compile what includes Python.h ({said}); install the headers of C "
+        f"and of Python (libc6-dev and python3-dev in Debian), which belong to {include}"
+    )
 
 
 def _seen_by_torch() -> dict[str, str]:
@@ -405,7 +461,11 @@ def _files(
     yield Finding("crash reports", str(settings.crash_dir))
 
 
-def _is_writable(file: Path) -> bool:
-    """Whether a file can be written, or made in the nearest folder that is there."""
+def _is_writable(file: Path, *, is_folder: bool = False) -> bool:
+    """Whether a file can be written, or made in the nearest folder that is there.
+
+    Args:
+        is_folder: whether it is a folder that is to be written to.
+    """
     place = next(place for place in (file, *file.parents) if place.exists())
-    return os.access(place, os.W_OK) and (place == file or place.is_dir())
+    return os.access(place, os.W_OK) and (place.is_dir() or (place == file and not is_folder))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -237,6 +238,63 @@ def test_a_gpu_that_torch_has_no_kernels_for(
     code, text = examine(device="cuda:0")
     assert code == ExitCode.FAILED
     assert f"\nMissing\n  device: device is 'cuda:0', but {reason}" in text
+
+
+def kernels_of(text: str) -> dict[str, str]:
+    """What could be better for our kernels on a GPU."""
+    lines = [line.strip() for line in text.partition("\nCould be better\n")[2].splitlines()]
+    told = dict(
+        line.split(": torch alone computes on the GPU, slower: ", 1)
+        for line in lines
+        if ": torch alone" in line
+    )
+    assert all(f"\n  {name} " in text for name in told)
+    return told
+
+
+def test_what_compiles_kernels_for_a_gpu_is_tried(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    assert " C compiler " not in examine()[1]  # there is no GPU
+    install(monkeypatch, SMALL)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\ncase $(cat) in *Python.h*) exit 0;; esac\nexit 2\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    text = examine()[1]
+    assert kernels_of(text) == {}
+    assert f" kernel cache  {tmp_path / 'cache'}\n" in text
+    compiler.write_text(
+        "#!/bin/sh\necho 'x.c:1: fatal error: Python.h: No such file' >&2\nexit 1\n"
+    )
+    told = kernels_of(examine()[1])["C compiler"]
+    assert "(x.c:1: fatal error: Python.h: No such file); install the headers" in told
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert (
+        "no-such-compiler does not run (FileNotFoundError" in kernels_of(examine()[1])["C compiler"]
+    )
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert kernels_of(text) == {"C compiler": "there is none; install gcc, or name it in CC"}
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    told = kernels_of(examine()[1])["kernel cache"]
+    assert told.endswith("file cannot be written; set TRITON_CACHE_DIR to a folder that can")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert kernels_of(examine()[1]) == {"Triton": "it is not installed: pip install triton"}
+
+
+def test_the_least_c_file_is_compiled_as_triton_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc")
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda *_: "/nowhere")
+    assert "Python.h: No such file or directory" in doctor._why_not_compiled(compiler)
 
 
 def test_a_gpu_that_only_torch_knows(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
