@@ -7,9 +7,10 @@ prompt by the context (`ChatCodec.check_size`).
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from engine.api.sampling import MAX_ARGUMENT_BYTES, MAX_STOP_BYTES, RANGES
@@ -37,6 +38,28 @@ Schema = Annotated[dict[str, Any], Field(max_length=MAX_STRUCTURE_BYTES // _ENTR
 AnyTool = Annotated[dict[str, Any], Field(max_length=MAX_TOOLS_BYTES // _ENTRY_BYTES)]
 Parameters = AnyTool
 Arguments = Annotated[dict[str, Any], Field(max_length=MAX_ARGUMENT_BYTES // _ENTRY_BYTES)]
+
+
+def are_none(arguments: object) -> bool:
+    """Whether what a client states of a call is one of the ways to say that it has no arguments."""
+    return arguments is None or (
+        isinstance(arguments, str) and arguments.strip() in ("", "null", NO_ARGUMENTS)
+    )
+
+
+def _written(arguments: object) -> object:
+    if are_none(arguments):
+        return NO_ARGUMENTS
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
+
+
+NO_ARGUMENTS = "{}"
+CALLED_WITH = "a JSON object, as text or as it is"
+CalledWith = Annotated[
+    LongText,
+    BeforeValidator(_written),
+    WithJsonSchema({"type": ["string", "object", "null"], "default": NO_ARGUMENTS}),
+]
 # The vocabulary bounds them more closely.
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 

@@ -6,16 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece, check_asking, check_goes_on
-from app.gateway.stated import MAX_PARTS, MAX_TEXT, Id, LongText, Name
+from app.gateway.stated import MAX_PARTS, MAX_TEXT, Id, LongText, Name, are_none
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
 
 # It is text of the prompt, as a chat template writes it.
-Input = Annotated[dict[str, Any], Field(max_length=MAX_TEXT)]
+Input = Annotated[
+    dict[str, Any],
+    Field(max_length=MAX_TEXT),
+    BeforeValidator(lambda told: {} if are_none(told) else told),
+]
 
 
 class InnerBlock(Piece):
@@ -46,7 +50,7 @@ class Block(InnerBlock):
     thinking: LongText = ""
     id: Id | None = None
     name: Name | None = None
-    input: Input | None = None
+    input: Input = Field(default_factory=dict)
     tool_use_id: Id | None = None
     content: LongText | Inner | None = None
 
@@ -106,7 +110,7 @@ _TYPES = {
 
 
 def _call(block: Block, at: str) -> ToolCall:
-    for name in ("id", "name", "input"):
+    for name in ("id", "name"):
         _check(block, name, at)
     return ToolCall(block.name or "", json.dumps(block.input, ensure_ascii=False), block.id)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from app.gateway.http.protocol.turns import MAX_MESSAGES, Parts, Piece, joined
-from app.gateway.stated import Id, LongText, Name
+from app.gateway.stated import CALLED_WITH, NO_ARGUMENTS, CalledWith, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -34,7 +34,7 @@ class Item(Piece):
     summary: Parts = ()
     call_id: Id | None = None
     name: Name | None = None
-    arguments: LongText | None = None
+    arguments: CalledWith = NO_ARGUMENTS
     output: LongText | Parts | None = None
 
 
@@ -48,7 +48,7 @@ ITEMS_ALLOWED: dict[str, str] = {
     "input.*.summary": "a list of parts",
     "input.*.call_id": "text",
     "input.*.name": "text",
-    "input.*.arguments": "a JSON object, as text",
+    "input.*.arguments": CALLED_WITH,
     "input.*.output": "text or a list of parts",
 }
 Items = Annotated[tuple[Item, ...], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -112,10 +112,10 @@ def _content(item: Item, at: str) -> str:
 
 
 def _call(item: Item, at: str) -> ToolCall:
-    for name in ("call_id", "name", "arguments"):
+    for name in ("call_id", "name"):
         if getattr(item, name) is None:
             raise _wrong(f"{at}.{name}", "missing")
-    return ToolCall(item.name or "", item.arguments or "", item.call_id)
+    return ToolCall(item.name or "", item.arguments, item.call_id)
 
 
 def _thinking(item: Item) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.gateway.stated import MAX_PARTS, Id, LongText, Name
+from app.gateway.stated import CALLED_WITH, MAX_PARTS, NO_ARGUMENTS, CalledWith, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -34,7 +34,7 @@ class CalledFunction(Piece):
     """A function that the assistant called, and with what: a JSON object, as text."""
 
     name: Name
-    arguments: LongText
+    arguments: CalledWith = NO_ARGUMENTS
 
 
 class TurnCall(Piece):
@@ -53,7 +53,8 @@ class Turn(Piece):
 
     Attributes:
         role: developer is another word for system.
-        content: text, or parts that are joined. None is for an assistant that only calls tools.
+        content: text, or parts that are joined. None is the assistant's or a tool's that says
+            nothing.
         tool_call_id, name: of a tool: the call that it answers, and what it is called.
         reasoning_content, reasoning: what the assistant thought; vLLM has had both names.
     """
@@ -75,9 +76,9 @@ class Turn(Piece):
             place: begins the path of a field at fault.
 
         Raises:
-            InvalidRequestError: it has parts that are no text, or nothing in it.
+            InvalidRequestError: it has parts that are no text, or lacks its content.
         """
-        if self.content is None and not self.tool_calls:
+        if self.content is None and self.role not in ("assistant", "tool"):
             how = "null" if "content" in self.model_fields_set else "missing"
             path = f"{place}.content"
             raise InvalidRequestError(f"{path} is {how}; it must be text or a list of parts", path)
@@ -123,7 +124,7 @@ TURNS_ALLOWED: dict[str, str] = {
     "messages.*.tool_calls.*.type": "function",
     "messages.*.tool_calls.*.function": "an object with name and arguments",
     "messages.*.tool_calls.*.function.name": "text",
-    "messages.*.tool_calls.*.function.arguments": "a JSON object, as text",
+    "messages.*.tool_calls.*.function.arguments": CALLED_WITH,
     "messages.*.tool_call_id": "text",
     "messages.*.name": "text",
     "messages.*.reasoning_content": "text",

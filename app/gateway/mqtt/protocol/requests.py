@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.protocol.turns import ChatTurn, Wire
 from app.gateway.stated import (
+    CALLED_WITH,
     AnyTool,
     Arguments,
     Bias,
@@ -87,7 +88,7 @@ ALLOWED = {
     "messages.*.tool_calls.*.type": "function",
     "messages.*.tool_calls.*.function": "an object with name and arguments",
     "messages.*.tool_calls.*.function.name": "text",
-    "messages.*.tool_calls.*.function.arguments": "a JSON object, as text",
+    "messages.*.tool_calls.*.function.arguments": CALLED_WITH,
     "messages.*.tool_call_id": "text",
     "messages.*.name": "text",
     "messages.*.reasoning_content": "text",

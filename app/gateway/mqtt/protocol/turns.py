@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.gateway.stated import MAX_PARTS, Id, LongText, Name
+from app.gateway.stated import MAX_PARTS, NO_ARGUMENTS, CalledWith, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -22,7 +22,7 @@ class CalledFunction(Wire):
     """A function that the assistant called, and with what: a JSON object, as text."""
 
     name: Name
-    arguments: LongText
+    arguments: CalledWith = NO_ARGUMENTS
 
 
 class TurnCall(Wire):
@@ -49,7 +49,8 @@ class ChatTurn(Wire):
     """One message of a chat.
 
     Attributes:
-        content: the text; of a tool, what it gave. None is for an assistant that only calls tools.
+        content: the text; of a tool, what it gave. None is the assistant's or a tool's that says
+            nothing.
         tool_calls: of the assistant.
         tool_call_id, name: of a tool: the call that it answers, and what it is called.
         reasoning_content: what the assistant thought. Templates that repeat any do so between a
@@ -69,7 +70,7 @@ class ChatTurn(Wire):
         Raises:
             InvalidRequestError: they do not; `place` begins the path of the field.
         """
-        if self.content is None and not self.tool_calls:
+        if self.content is None and self.role not in ("assistant", "tool"):
             how = "null" if "content" in self.model_fields_set else "missing"
             raise InvalidRequestError(
                 f"{place}.content is {how}; it must be text", f"{place}.content"

@@ -113,7 +113,7 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "messages.0.refusal",
     ),
     "null content": (
-        body(messages=[{"role": "assistant", "content": None, "tool_calls": []}, *HI]),
+        body(messages=[{"role": "user", "content": None}, *HI]),
         "messages.0.content is null; it must be text",
         "messages.0.content",
     ),
@@ -153,8 +153,8 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "messages.0.tool_calls.0.index",
     ),
     "arguments of a call": (
-        calling([{"function": {"name": "f", "arguments": {}}}]),
-        "messages.0.tool_calls.0.function.arguments is {}; it must be a JSON object, as text",
+        calling([{"function": {"name": "f", "arguments": [1]}}]),
+        "messages.0.tool_calls.0.function.arguments is [1]; it must be a JSON object, as text or a",
         "messages.0.tool_calls.0.function.arguments",
     ),
     "field of a function": (
