@@ -8,12 +8,13 @@ prompt by the context (`ChatCodec.check_size`).
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 
-from engine.api.sampling import MAX_ARGUMENT_BYTES, MAX_STOP_BYTES, RANGES
+from engine.api.sampling import MAX_ARGUMENT_BYTES, MAX_STOP_BYTES, RANGES, as_number
 from engine.api.structure import MAX_CHOICES, MAX_STRUCTURE_BYTES
 from engine.api.tools import MAX_TOOLS_BYTES
 
@@ -67,20 +68,27 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 def ranged(name: str) -> FieldInfo:
     """The range of a sampling parameter, as a schema tells it; the engine checks it."""
     low, high = RANGES[name]
-    if name == "top_k":
-        low = -1  # as transformers and vLLM write that all are kept
     told: FieldInfo = Field(json_schema_extra={"minimum": low, "maximum": high})
     return told
 
 
+def _or_minus_one(name: str) -> tuple[BeforeValidator, WithJsonSchema]:
+    """How an integer is read of which -1 is none, and how a schema tells that."""
+    told = {"type": "integer", "minimum": -1, "maximum": RANGES[name][1]}
+    return BeforeValidator(partial(as_number, name)), WithJsonSchema(told)
+
+
+Whole = BeforeValidator(partial(as_number, ""))
+
+
 Temperature = Annotated[float, ranged("temperature")]
 TopP = Annotated[float, ranged("top_p")]
-TopK = Annotated[int, ranged("top_k")]
+TopK = Annotated[int, *_or_minus_one("top_k")]
 MinP = Annotated[float, ranged("min_p")]
 RepetitionPenalty = Annotated[float, ranged("repetition_penalty")]
 PresencePenalty = Annotated[float, ranged("presence_penalty")]
 FrequencyPenalty = Annotated[float, ranged("frequency_penalty")]
-Seed = Annotated[int, ranged("seed")]
-MinTokens = Annotated[int, ranged("min_tokens")]
-MaxTokens = Annotated[int, ranged("max_tokens")]
+Seed = Annotated[int | None, *_or_minus_one("seed")]
+MinTokens = Annotated[int, Whole, ranged("min_tokens")]
+MaxTokens = Annotated[int | None, *_or_minus_one("max_tokens")]
 Bias = Annotated[float, Field(json_schema_extra={"minimum": -100, "maximum": 100})]

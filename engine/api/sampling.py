@@ -38,6 +38,12 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "prompt_logprobs": (0, MAX_LOGPROBS),
     }
 )
+# What -1 stands for, as llama.cpp, ollama and LM Studio write that nothing is stated, and vLLM and
+# transformers that all tokens are kept.
+_OF_MINUS_ONE: Mapping[str, int | None] = MappingProxyType(
+    {"top_k": 0, "seed": None, "max_tokens": None}
+)
+_MOST_WHOLE = 2.0**63
 # The parameters that decide from which tokens one is drawn, and with what probability.
 CHOOSING = frozenset(("temperature", "top_k", "top_p", "min_p"))
 # How chats choose where the model recommends nothing of it. In SmolLM2's replies to ten questions,
@@ -166,8 +172,7 @@ class SamplingParams:
                 )
         # JSON and TOML have lists and maps only, and JSON's keys are strings.
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
-        if clean.get("top_k") == -1:  # as transformers and vLLM write that all are kept
-            clean["top_k"] = 0
+        clean |= {name: as_number(name, clean[name]) for name in _INTEGERS & clean.keys()}
         if isinstance(bias := clean.get("logit_bias"), Mapping):
             clean["logit_bias"] = tuple((_token_id(key), value) for key, value in bias.items())
         structure = changes.get("structure")
@@ -300,6 +305,23 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"{name} has {size} bytes as JSON; at most {MAX_ARGUMENT_BYTES} are allowed", name
             )
+
+
+_INTEGERS = _OF_MINUS_ONE.keys() | {"min_tokens", "logprobs", "prompt_logprobs"}
+
+
+def as_number(name: str, value: object) -> object:
+    """A number as a request states it, where an integer is wanted: of clients without integers, `5`
+    is `5.0`, and of `top_k`, `seed` and `max_tokens`, -1 is none.
+
+    Args:
+        name: of the parameter.
+        value: of any type; what is no such number is as it was.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
+        value = int(value)
+    is_none = name in _OF_MINUS_ONE and type(value) is int and value == -1
+    return _OF_MINUS_ONE[name] if is_none else value
 
 
 def _token_id(key: object) -> object:

@@ -38,7 +38,7 @@ class CompletionForm(OpenAiForm):
         super().__init__(asked, model, submissions)
         self._asked = asked
         self._prompts = [one.prompt for one in submissions]
-        self._echoes_tokens = asked.echo and asked.logprobs is not None
+        self._echoes_tokens = bool(asked.echo) and asked.logprobs is not None
         self._places = [_Places() for _ in submissions]
         self._held: dict[int, list[Delta]] = {}
 

@@ -205,7 +205,7 @@ WRONG = {
     "--top-p 7": "--top-p: top_p is 7.0; it must be a number above 0 and at most 1",
     "--temperature nan": "--temperature: temperature is nan; it must be a number from 0 to 100",
     "--max-tokens 0": "--max-tokens: max_tokens is 0; it must be an integer from 1 to",
-    "--seed -1": "--seed: seed is -1; it must be an integer from 0 to",
+    "--seed -2": "--seed: seed is -2; it must be an integer from 0 to",
     "--kv-memory 2GX": "--kv-memory: kv_memory is '2GX'; it must be a size such as 2GiB",
     "--num-blocks 0": "--num-blocks: num_blocks is 0; it should be greater than 0",
     "--num-blocks 9 --kv-memory 1G": "num_blocks and kv_memory exclude each other",

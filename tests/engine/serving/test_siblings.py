@@ -157,7 +157,7 @@ def test_a_seed_that_is_wrong_is_refused_alone(host: EngineHost, codec: HeldCode
                 fork_of="s0" if seed else None,
             )
         )
-        for seed in (0, -1)
+        for seed in (0, -2)
     )
     codec.gate.set()
     assert error_of(second).param == "seed"

@@ -15,7 +15,7 @@ from app.gateway.http.protocol.turns import (
     chat,
     check_prompting,
 )
-from app.gateway.stated import AnyTool, Arguments, MaxTokens, Name
+from app.gateway.stated import AnyTool, Arguments, MaxTokens, Name, Whole
 from engine.api.client import ChatMessage
 from engine.api.sampling import (
     MAX_ARGUMENT_BYTES,
@@ -66,7 +66,7 @@ class ChatCompletionRequest(Generating):
     messages: Turns
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), Whole] | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None

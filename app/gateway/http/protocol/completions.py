@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from app.gateway.http.protocol.generating import MAX_CHOICES, Generating, refuse
-from app.gateway.stated import MAX_PROMPT_TOKENS, LongText, MaxTokens, TokenId
+from app.gateway.stated import MAX_PROMPT_TOKENS, LongText, MaxTokens, TokenId, Whole
 from engine.api.sampling import MAX_LOGPROBS
 
 _TokenIds = Annotated[
@@ -42,8 +42,8 @@ class CompletionRequest(Generating):
     }
 
     prompt: LongText | _TokenIds | _Texts | _SeveralIds
-    echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), Whole] | None = None
     best_of: MaxTokens | None = None
     suffix: LongText | None = None
 

@@ -25,6 +25,7 @@ from app.gateway.stated import (
     TokenId,
     TopK,
     TopP,
+    Whole,
 )
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import (
@@ -113,7 +114,7 @@ class Generating(Structured):
     }
 
     model: Model | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), Whole] | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
@@ -128,10 +129,10 @@ class Generating(Structured):
     max_tokens: MaxTokens | None = None
     min_tokens: MinTokens | None = None
     ignore_eos: bool | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), Whole] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), Whole] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     user: LongText | None = None
 

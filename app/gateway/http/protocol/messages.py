@@ -18,7 +18,7 @@ from app.gateway.http.protocol.generating import Stops
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.tool_choice import ForcedCalls
-from app.gateway.stated import LongText, Model, Name, Parameters, Temperature, TopK, TopP
+from app.gateway.stated import LongText, Model, Name, Parameters, Temperature, TopK, TopP, Whole
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import (
@@ -225,7 +225,7 @@ class MessagesRequest(MessageCountRequest):
         "metadata.user_id": "text",
     }
 
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1), Whole]
     stop_sequences: Stops | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None

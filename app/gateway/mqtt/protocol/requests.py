@@ -38,6 +38,7 @@ from app.gateway.stated import (
     Temperature,
     TopK,
     TopP,
+    Whole,
 )
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import (
@@ -189,9 +190,9 @@ class ChatRequest(Wire):
     stream: bool = True
     accepted: bool = True
     delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
-    deadline_ms: Annotated[int, Field(ge=1, le=MAX_DEADLINE_MS)] | None = None
+    deadline_ms: Annotated[int, Field(ge=1, le=MAX_DEADLINE_MS), Whole] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), Whole] = 0
     sent_at: Annotated[float, Field(ge=-_MOST_SECONDS, le=_MOST_SECONDS)] | None = None
 
     @model_validator(mode="after")

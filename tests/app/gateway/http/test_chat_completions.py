@@ -117,7 +117,7 @@ def test_what_is_asked_reaches_the_engine(serving: HttpServing) -> None:
         "max_tokens": 3,
         "temperature": 0.5,
         "top_p": 0.5,
-        "top_k": -1,
+        "top_k": 0,
         "min_p": 0.1,
         "repetition_penalty": 1.5,
         "presence_penalty": 1,

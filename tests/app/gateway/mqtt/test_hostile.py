@@ -52,7 +52,7 @@ PAYLOADS = {
     "version": GOOD[:-1] + b',"v":2}',
     "true-for-version": GOOD[:-1] + b',"v":true}',
     "text-for-number": GOOD[:-1] + b',"max_tokens":"9"}',
-    "negative": GOOD[:-1] + b',"max_tokens":-1}',
+    "negative": GOOD[:-1] + b',"max_tokens":-2}',
     "deadline": GOOD[:-1] + b',"deadline_ms":0}',
     "priority": GOOD[:-1] + b',"priority":1e400}',
     "session": GOOD[:-1] + b',"session_id":"../.."}',

@@ -242,7 +242,7 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "deadline_ms",
     ),
     "late": (body(deadline_ms=86_400_001), "deadline_ms is 86400001; it must be", "deadline_ms"),
-    "part": (body(deadline_ms=1.0), "deadline_ms is 1.0; it must be an integer", "deadline_ms"),
+    "part": (body(deadline_ms=1.5), "deadline_ms is 1.5; it must be an integer", "deadline_ms"),
     "priority": (
         body(priority=1_000_001),
         "priority is 1000001; it must be an integer from -1",
