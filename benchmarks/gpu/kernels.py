@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.device import Device, Limits
-from engine.model.attention.triton_backend import programs_on
+from engine.model.attention.triton_backend import programs_on, ways_on
 from engine.triton.attention import Pieces, paged_attention
-from engine.triton.work import lay_out, most_slots, tiles_of
+from engine.triton.work import lay_out, most_slots
 
 Cells = tuple[str, ...]
 
@@ -34,24 +34,25 @@ def attention(
         keys, values = (torch.randn(shape, dtype=dtype, device=device.torch) for _ in range(2))
         query = torch.randn(rows, heads, 128, dtype=dtype, device=device.torch)
         tables = torch.randperm(rows * blocks).view(rows, blocks).to(device.torch, torch.int32)
-        programs = programs_on(device.torch, kv_heads)
+        ways = ways_on(device.torch, 128, dtype)
+        programs = programs_on(device.torch, kv_heads, ways)
         starts = np.full(rows, context - 1)
         work, _ = lay_out(
             starts,
             np.ones(rows, np.int64),
-            groups=heads // kv_heads,
+            tiles=ways.tokens(heads // kv_heads),
             window=None,
             programs=programs,
         )
-        tile = tiles_of(heads // kv_heads)[0]
-        room = (most_slots(programs), kv_heads, tile)
+        way, _ = ways.of(heads // kv_heads)
+        room = (most_slots(programs), kv_heads, way.rows)
         parts, states = (
             torch.empty(*room, size, dtype=torch.float32, device=device.torch) for size in (128, 2)
         )
         items, merges = (
             torch.from_numpy(one).to(device.torch) for one in (work.items, work.merges)
         )
-        pieces = Pieces(tile, items, merges, parts, states)
+        pieces = Pieces(way, items, merges, parts, states)
         output = torch.empty_like(query)
 
         def attend(

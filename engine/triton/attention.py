@@ -17,11 +17,14 @@ from torch import Tensor
 
 from engine.triton.interpreter import is_interpreted
 from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
-from engine.triton.work import keys_at_once, padded, warps_of
+from engine.triton.ways import Way, padded
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 ITEM_FIELDS = tl.constexpr(7)
 MERGE_FIELDS = tl.constexpr(4)
+# Numbers of a tile that a program merges: 32 of each of its 128 threads. All of 128 rows of 256
+# numbers would spill 2,752 bytes a thread.
+_MERGED = 4096
 
 
 @triton.jit
@@ -120,11 +123,16 @@ def attend(
     total = tl.zeros([TILE], tl.float32)
     sums = tl.zeros([TILE, PADDED_VALUE], tl.float32)
     table = block_tables + row.to(tl.int64) * table_stride
-    for near in range(begin // BLOCK_SIZE * BLOCK_SIZE, end, KEYS):
+    start = begin // BLOCK_SIZE * BLOCK_SIZE
+    at = start + tl.arange(0, KEYS)
+    block = tl.load(table + at // BLOCK_SIZE, mask=at < end, other=0)
+    for near in range(start, end, KEYS):
         at = near + tl.arange(0, KEYS)
         is_key = (at >= begin) & (at < end)
-        block = tl.load(table + at // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
-        slots = (block * KV_HEADS + head) * BLOCK_SIZE + at % BLOCK_SIZE
+        slots = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + at % BLOCK_SIZE
+        # The blocks of the next keys are known a turn before them, so that copies of keys wait for
+        # no other load and as many are under way as there are stages.
+        block = tl.load(table + (at + KEYS) // BLOCK_SIZE, mask=at + KEYS < end, other=0)
         key = tl.load(
             keys + slots[None, :] * HEAD_DIM + at_head[:, None],
             mask=is_key[None, :] & (at_head < HEAD_DIM)[:, None],
@@ -186,12 +194,13 @@ def merge(
     KV_HEADS: tl.constexpr,
     GROUPS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
-    PADDED_VALUE: tl.constexpr,
+    COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Merge the parts of a tile, in their order; the grid is [merges, KV_HEADS].
+    """Merge some columns of the parts of a tile, in their order; the grid is [merges, KV_HEADS,
+    parts of a value].
 
     Args:
         merges: [merges, MERGE_FIELDS] int32, see `engine.triton.work`; slot -1 is padding.
@@ -211,7 +220,7 @@ def merge(
     line = tl.arange(0, TILE)
     token = line // GROUPS
     query_head = head * GROUPS + line % GROUPS
-    at_value = tl.arange(0, PADDED_VALUE)
+    at_value = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     is_value = (at_value < VALUE_DIM)[None, :]
     if HAS_SINKS:
         largest = tl.load(sinks + query_head).to(tl.float32) * LOG2_E
@@ -219,7 +228,7 @@ def merge(
     else:
         largest = tl.full([TILE], float("-inf"), tl.float32)
         total = tl.zeros([TILE], tl.float32)
-    sums = tl.zeros([TILE, PADDED_VALUE], tl.float32)
+    sums = tl.zeros([TILE, COLUMNS], tl.float32)
     for part in range(0, num_parts):
         place = ((slot + part).to(tl.int64) * KV_HEADS + head) * TILE + line
         part_largest = tl.load(states + place * 2)
@@ -248,13 +257,13 @@ class Pieces:
     """A work list on the device, and room for what it leaves in parts.
 
     Attributes:
-        tile: height of its tiles, in rows.
+        way: of its tiles.
         items, merges: as in `engine.triton.work.WorkList`, with padding.
-        parts: [slots, kv_heads, tile, value_dim] float32.
-        states: [slots, kv_heads, tile, 2] float32.
+        parts: [slots, kv_heads, rows of a tile, value_dim] float32.
+        states: [slots, kv_heads, rows of a tile, 2] float32.
     """
 
-    tile: int
+    way: Way
     items: Tensor
     merges: Tensor
     parts: Tensor
@@ -291,8 +300,7 @@ def paged_attention(
         "KV_HEADS": kv_heads,
         "GROUPS": heads // kv_heads,
         "VALUE_DIM": value_dim,
-        "PADDED_VALUE": padded(value_dim),
-        "TILE": pieces.tile,
+        "TILE": pieces.way.rows,
         "HAS_SINKS": sinks is not None,
         **launch_options(),
     }
@@ -316,21 +324,25 @@ def paged_attention(
         block_tables.stride(0),
         HEAD_DIM=head_dim,
         PADDED_HEAD=padded(head_dim),
+        PADDED_VALUE=padded(value_dim),
         BLOCK_SIZE=block_size,
-        KEYS=keys_at_once(padded(max(head_dim, value_dim)) * keys.element_size()),
+        KEYS=pieces.way.keys,
         HAS_SOFTCAP=softcap is not None,
         HAS_WINDOW=window is not None,
         UPCAST=is_interpreted(),
-        num_warps=warps_of(pieces.tile),
+        num_warps=pieces.way.warps,
+        num_stages=pieces.way.stages,
         **common,
     )
     if len(pieces.merges):
-        merge[len(pieces.merges), kv_heads](
+        columns = min(padded(value_dim), _MERGED // pieces.way.rows)
+        merge[len(pieces.merges), kv_heads, triton.cdiv(value_dim, columns)](
             output,
             pieces.parts,
             pieces.states,
             some_sinks,
             pieces.merges,
             output.stride(0),
+            COLUMNS=columns,
             **common,
         )

@@ -16,19 +16,10 @@ ITEM = ("row", "first", "count", "position", "begin", "end", "slot")
 # A merge has the parts at slots [slot, slot + parts), and the same queries.
 MERGE = ("slot", "parts", "first", "count")
 
-# Rows of a tile, where a token has a row for each query head of a key head: a product of matrices
-# needs 16, and 64 keep a prefill's keys in use without spilled registers.
-SMALL_TILE, LARGE_TILE = 16, 64
-# Programs for each multiprocessor: so many fit by their registers on sm_90, at head dimension 128.
-PROGRAMS_EACH = 3
 # A shorter piece costs more in its start and its merge than it saves.
 LEAST_KEYS = 256
-# Most keys that a program reads at once. Pieces are whole multiples.
+# Most keys that a program reads at once (`engine.triton.ways`). Pieces are whole multiples.
 KEYS_AT_ONCE = 64
-# Bytes of keys that it reads at once. With twice as many, a prefill with heads of 256 numbers would
-# take 160 KB of shared memory, so that a multiprocessor of sm_90 had room for one program and
-# smaller GPUs for none. One in float32 would spill ten times as much.
-_KEY_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,82 +37,50 @@ class WorkList:
     num_slots: int
 
 
-def tiles_of(groups: int) -> tuple[int, int]:
-    """Heights of the two kinds of tiles, in rows, if a key head has so many query heads.
-
-    A decode takes a small one, and a chunk that has more tokens than fit into it takes large ones.
-    """
-    small = max(SMALL_TILE, padded(groups))
-    return small, max(LARGE_TILE, small)
-
-
-def warps_of(tile: int) -> int:
-    """Warps of a program. A large tile would spill registers with four."""
-    return 4 if tile < LARGE_TILE else 8
-
-
-def padded(size: int) -> int:
-    """The power of two, 16 at least, that a dimension of a product is filled up to."""
-    return max(16, 1 << (size - 1).bit_length())
-
-
-def keys_at_once(key_bytes: int) -> int:
-    """Keys that a program reads at once, if each takes this much: a power of two, 16 at least."""
-    return max(16, min(KEYS_AT_ONCE, _KEY_BYTES // key_bytes))
-
-
-def programs_for(multiprocessors: int, kv_heads: int) -> int:
-    """How many items fill a device once, if each has a program for each key head."""
-    return max(1, PROGRAMS_EACH * multiprocessors // kv_heads)
-
-
 def lay_out(
     starts: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     *,
-    groups: int,
+    tiles: tuple[int, int],
     window: int | None,
     programs: int,
 ) -> tuple[WorkList, WorkList]:
-    """The work of a step in small and in large tiles, for layers with this window and so many query
-    heads a key head. The rest is as in `cut`.
+    """The work of a step in small and in large tiles, for layers with this window.
+
+    Args:
+        tiles: most tokens of a small and of a large one. The rest is as in `cut`.
     """
-    small, large = tiles_of(groups)
-    fits = counts <= small // groups
+    fits = counts <= tiles[0]
     first, second = (
         cut(
             starts,
             counts,
             rows=chosen.nonzero()[0],
-            tile=tile // groups,
+            tile=tile,
             window=window,
             programs=programs,
         )
-        for tile, chosen in ((small, fits), (large, ~fits))
+        for tile, chosen in zip(tiles, (fits, ~fits), strict=True)
     )
     return first, second
 
 
-def has_chunks(counts: npt.NDArray[np.int64], groups: int) -> bool:
-    """Whether some row has more tokens than a small tile, so that there are large ones."""
-    return bool((counts > tiles_of(groups)[0] // groups).any())
-
-
 def most_entries(
-    tokens: int, *, rows: int, groups: int, programs: int, chunks: bool
+    tokens: int, *, rows: int, tiles: tuple[int, int], programs: int, chunks: bool
 ) -> tuple[tuple[int, int], ...]:
     """Most items and most merges of the two lists of a step.
 
     Args:
         tokens: of the step.
         rows: most rows of a step.
+        tiles: as in `lay_out`.
         chunks: whether rows may have more tokens than a small tile.
     """
-    small, large = (tile // groups for tile in tiles_of(groups))
+    small, large = tiles
     # A row of the first list has one tile, and one of the second has more tokens than that.
     last_ones = min(rows, tokens // (small + 1))
-    tiles = (min(rows, tokens), tokens // large + last_ones if chunks else 0)
-    return tuple((count + programs, min(count, programs)) if count else (0, 0) for count in tiles)
+    counts = (min(rows, tokens), tokens // large + last_ones if chunks else 0)
+    return tuple((count + programs, min(count, programs)) if count else (0, 0) for count in counts)
 
 
 def cut(

@@ -2,9 +2,10 @@
 
 `python -m tests.support.compiled_kernels [--overlap] CAPABILITY [VARIANT ...]` prints a line of
 JSON: for each variant its registers, spilled bytes, bytes of shared memory, asynchronous copies,
-accesses of 16 bytes, and what its PTX does up to where it waits for the kernel before, which is
-nothing without --overlap. With it, the same is told of its machine code. It has to run without
-Triton's interpreter, in a process of its own.
+how many groups of them are under way when the first of them are waited for, accesses of 16 bytes,
+and what its PTX does up to where it waits for the kernel before, which is nothing without
+--overlap. With it, the same is told of its machine code. It has to run without Triton's
+interpreter, in a process of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from engine.triton.overlap import overlapping
-from tests.support.kernel_variants import VARIANTS
+from tests.support.kernel_variants import variants
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TYPES = {
@@ -93,7 +94,7 @@ class Launch:
 
 
 def launch_of(launcher: Callable[[], None]) -> Launch:
-    """The one launch of a launcher."""
+    """The last launch of a launcher."""
     launches = []
 
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -101,8 +102,7 @@ def launch_of(launcher: Callable[[], None]) -> Launch:
 
     with patch.object(JITFunction, "run", run):
         launcher()
-    (launch,) = launches
-    return launch
+    return launches[-1]
 
 
 def until_wait(lines: str, kinds: dict[str, str]) -> list[str]:
@@ -136,6 +136,9 @@ def compiled(launch: Launch, capability: int, *, overlap: bool) -> dict[str, Any
         "spilled": found["STACK"] + found["LOCAL"],
         "shared": built.metadata.shared,
         # The assembler makes one instruction of each of these.
+        "in_flight": max(
+            map(int, re.findall(r"cp\.async\.wait_group\s+(?:0x)?(\d+)", ptx)), default=0
+        ),
         "copies": len(re.findall(r"cp\.async\.(?:ca|cg|bulk)", ptx)),
         "wide_loads": len(re.findall(rf"ld\.global{WIDE}", ptx)),
         "wide_stores": len(re.findall(rf"st\.global{WIDE}", ptx)),
@@ -152,10 +155,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("capability", type=int)
-    parser.add_argument("variants", nargs="*", default=list(VARIANTS))
+    parser.add_argument("variants", nargs="*", default=())
     asked = parser.parse_args()
     with overlapping(asked.overlap):
-        launches = {name: launch_of(VARIANTS[name]) for name in asked.variants}
+        known = variants(asked.capability)
+        launches = {name: launch_of(known[name]) for name in asked.variants or known}
     kernels = {
         name: compiled(launch, asked.capability, overlap=asked.overlap)
         for name, launch in launches.items()

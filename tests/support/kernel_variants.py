@@ -11,7 +11,8 @@ from torch import Tensor
 
 from engine.model.gpu.sampler import CHOOSING_WARPS, SCORING_WARPS
 from engine.model.program.graph import Rotation
-from engine.triton import attention, sampling
+from engine.triton import sampling
+from engine.triton.attention import Pieces, paged_attention
 from engine.triton.elementwise import elementwise
 from engine.triton.embed import embed
 from engine.triton.gated import gated
@@ -21,7 +22,8 @@ from engine.triton.overlap import launch_options
 from engine.triton.product import Normed, Strip, is_for_one_row, product, strips
 from engine.triton.rotary import rotate_and_store
 from engine.triton.sampling_fields import CANDIDATES, FIELDS, chunk_of
-from engine.triton.work import keys_at_once, warps_of
+from engine.triton.ways import ways_for
+from engine.triton.work import ITEM, MERGE
 
 Launcher = Callable[[], None]
 
@@ -34,35 +36,39 @@ numbers = partial(matrix, dtype=torch.float32)
 integers = partial(matrix, dtype=torch.int32)
 
 
-def attend(kernel: Any, dtype: torch.dtype = torch.bfloat16, **constants: Any) -> Launcher:
-    """Attention with the constants of Llama-3.1-8B, but for those given."""
-    llama = {"KV_HEADS": 8, "GROUPS": 4, "VALUE_DIM": 128, "PADDED_VALUE": 128, "HAS_SINKS": False}
-    if kernel is attention.attend:
-        keys = keys_at_once(constants.get("PADDED_HEAD", 128) * dtype.itemsize)
-        llama |= {"HEAD_DIM": 128, "PADDED_HEAD": 128, "BLOCK_SIZE": 16, "KEYS": keys}
-        llama |= {"HAS_SOFTCAP": False, "HAS_WINDOW": False, "UPCAST": False}
-    arguments: dict[str, Any] = {
-        "output": matrix(1, dtype=dtype),
-        "parts": numbers(1),
-        "states": numbers(1),
-        "query": matrix(1, dtype=dtype),
-        "keys": matrix(1, dtype=dtype),
-        "values": matrix(1, dtype=dtype),
-        "sinks": matrix(1, dtype=dtype),
-        "items": integers(1),
-        "merges": integers(1),
-        "block_tables": integers(1),
-        "scaling": 0.1,
-        "softcap": 50.0,
-        "window": 4095,
-        "output_token_stride": 4096,
-        "query_token_stride": 4096,
-        "query_head_stride": 128,
-        "table_stride": 512,
-    }
-    given = {name: value for name, value in arguments.items() if name in kernel.arg_names}
-    constants = {**llama, **constants, "num_warps": warps_of(constants["TILE"])}
-    return lambda: kernel[1, 1](**given, **constants, **launch_options())
+def attend(
+    capability: int,
+    head_dim: int = 128,
+    groups: int = 4,
+    *,
+    large: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+    merged: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
+) -> Launcher:
+    """Attention with 8 heads of keys, as a GPU of this capability has it, or else the merge of its
+    parts.
+    """
+    way = ways_for(capability, head_dim, dtype.itemsize).of(groups)[large]
+    parts = numbers(9, 8, way.rows, head_dim), numbers(9, 8, way.rows, 2)
+    pieces = Pieces(way, integers(2, len(ITEM)), integers(int(merged), len(MERGE)), *parts)
+    heads = 8 * groups
+    query = matrix(4, heads, head_dim, dtype=dtype)
+    cache = matrix(100, 8, 16, head_dim, dtype=dtype)
+    return lambda: paged_attention(
+        query,
+        query,
+        cache,
+        cache,
+        pieces,
+        integers(2, 512),
+        scaling=0.1,
+        softcap=softcap,
+        window=window,
+        sinks=matrix(heads, dtype=dtype) if sinks else None,
+    )
 
 
 def rotate(head_dim: int, value_dim: int, half: int, interleaved: bool) -> Launcher:
@@ -109,18 +115,6 @@ def multiply(rows: int, strip: Strip, *, is_gated: bool = False) -> Launcher:
     )
 
 
-def wide_attend(tile: int) -> Launcher:
-    """Gemma 2's attention, with all features."""
-    wide: dict[str, Any] = {"VALUE_DIM": 256, "PADDED_VALUE": 256, "GROUPS": 2, "HAS_SINKS": True}
-    features: dict[str, Any] = {
-        "HEAD_DIM": 256,
-        "PADDED_HEAD": 256,
-        "HAS_SOFTCAP": True,
-        "HAS_WINDOW": True,
-    }
-    return attend(attention.attend, TILE=tile, **wide, **features)
-
-
 def sample(vocab_size: int, kernel: str, *, masked: bool = False) -> Launcher:
     """Sampling of 8 rows; both kernels are launched, and the one of this name is compiled."""
     chunk, chunks = chunk_of(vocab_size)
@@ -140,15 +134,31 @@ def sample(vocab_size: int, kernel: str, *, masked: bool = False) -> Launcher:
     )  # fmt: skip
 
 
-ATTENTION: dict[str, Launcher] = {
-    "decode": attend(attention.attend, TILE=16),
-    "prefill": attend(attention.attend, TILE=64),
-    "wide decode": wide_attend(16),
-    "wide prefill": wide_attend(64),
-    "exact decode": attend(attention.attend, torch.float32, TILE=16),
-    "exact prefill": attend(attention.attend, torch.float32, TILE=64),
-    "merge": attend(attention.merge, TILE=16),
-}
+def attention(capability: int) -> dict[str, Launcher]:
+    """Heads of 128 are Llama 3's. Those of 64 are gpt-oss's, and those of 256 Gemma 2's, with all
+    that they have besides. Exact is in float32, as self-tests are.
+    """
+    way = partial(attend, capability)
+    narrow = {"head_dim": 64, "groups": 8, "window": 128, "sinks": True}
+    wide = {"head_dim": 256, "groups": 2, "window": 4095, "sinks": True, "softcap": 50.0}
+    exact = {"dtype": torch.float32}
+    kinds: dict[str, dict[str, Any]] = {
+        **{"": {}, "narrow ": narrow, "wide ": wide},
+        **{"exact ": exact, "exact narrow ": exact | narrow, "exact wide ": exact | wide},
+    }
+    sizes = {"decode": False, "prefill": True}
+    return {
+        **{
+            f"{kind}{size}": way(large=sizes[size], **kinds[kind])
+            for kind in kinds
+            for size in sizes
+        },
+        "merge": way(merged=True),
+        "wide merge": way(large=True, merged=True, **wide),
+        "decode of a head": way(128, 128),
+    }
+
+
 # Each of these moves its matrices in accesses of 16 bytes.
 BESIDE: dict[str, Launcher] = {
     "norm": normalize(4096),
@@ -186,4 +196,8 @@ PRODUCTS: dict[str, Launcher] = {
     for strip in some
     for is_gated in (False, True)
 }
-VARIANTS = ATTENTION | BESIDE | SAMPLING | PRODUCTS
+
+
+def variants(capability: int) -> dict[str, Launcher]:
+    """All launches on a GPU of this capability, by their names."""
+    return attention(capability) | BESIDE | SAMPLING | PRODUCTS

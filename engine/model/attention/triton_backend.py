@@ -16,14 +16,13 @@ from engine.model.attention.base import StepContext
 from engine.model.attention.params import AttentionParams
 from engine.model.memory import LargestStep
 from engine.triton.interpreter import is_interpreted
+from engine.triton.ways import Way, Ways, ways_for
 from engine.triton.work import (
     ITEM,
     MERGE,
     WorkList,
     lay_out,
     most_slots,
-    programs_for,
-    tiles_of,
 )
 
 if TYPE_CHECKING:
@@ -60,10 +59,12 @@ class TritonAttention:
     @staticmethod
     def step_bytes(shape: ModelShape, largest: LargestStep, device: torch.device) -> int:
         """Most bytes that the attention of a step takes: output, parts and work lists."""
-        programs = programs_on(device, shape.num_kv_heads)
-        groups = shape.num_heads // shape.num_kv_heads
+        dtype = torch.float32 if shape.dtype_bytes == 4 else torch.bfloat16
+        ways = ways_on(device, max(shape.head_dim, shape.value_dim), dtype)
+        programs = programs_on(device, shape.num_kv_heads, ways)
+        _, large = ways.of(shape.num_heads // shape.num_kv_heads)
         slots = most_slots(programs)
-        parts = slots * shape.num_kv_heads * tiles_of(groups)[1] * 4
+        parts = slots * shape.num_kv_heads * large.rows * 4
         output = largest.tokens * shape.num_heads * shape.value_dim * shape.dtype_bytes
         lists = (largest.tokens + 2 * slots) * (len(ITEM) + len(MERGE)) * 4
         return output + 2 * parts * (shape.value_dim + 2) + lists + largest.seqs * largest.longest
@@ -115,35 +116,55 @@ class TritonAttention:
         return output
 
 
-def programs_on(device: torch.device, kv_heads: int) -> int:
+def ways_on(device: torch.device, head_dim: int, dtype: torch.dtype) -> Ways:
+    """How attention is computed on a device, as in `engine.triton.ways.ways_for`."""
+    capability = 0
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        capability = 10 * major + minor
+    return ways_for(capability, head_dim, dtype.itemsize)
+
+
+def ways_of(shape: CacheShape) -> Ways:
+    """How attention over a cache of this shape is computed."""
+    return ways_on(shape.device, max(shape.head_dim, shape.value_dim), shape.dtype)
+
+
+def programs_on(device: torch.device, kv_heads: int, ways: Ways) -> int:
     """How many items fill the device once, if each has a program for each key head."""
     processors = 1
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return programs_for(processors, kv_heads)
+    return max(1, ways.programs * processors // kv_heads)
 
 
 def _lay_out(context: StepContext, window: int | None, groups: int) -> _Layout:
     """The work lists of a step, for layers with this window and so many query heads a key head."""
-    device = context.storage.shape.device
-    programs = programs_on(device, context.storage.shape.num_kv_heads)
-    works = lay_out(context.starts, context.counts, groups=groups, window=window, programs=programs)
+    shape = context.storage.shape
+    device, ways = shape.device, ways_of(shape)
+    works = lay_out(
+        context.starts,
+        context.counts,
+        tiles=ways.tokens(groups),
+        window=window,
+        programs=programs_on(device, shape.num_kv_heads, ways),
+    )
     pieces = tuple(
-        _send(work, tile, context.storage.shape)
-        for work, tile in zip(works, tiles_of(groups), strict=True)
+        _send(work, way, shape)
+        for work, way in zip(works, ways.of(groups), strict=True)
         if len(work.items)
     )
     tables = torch.from_numpy(context.block_tables).to(device, torch.int32)
     return _Layout(tables, pieces)
 
 
-def _send(work: WorkList, tile: int, shape: CacheShape) -> Pieces:
+def _send(work: WorkList, way: Way, shape: CacheShape) -> Pieces:
     from engine.triton.attention import Pieces
 
     items, merges = (torch.from_numpy(one).to(shape.device) for one in (work.items, work.merges))
-    places = (work.num_slots, shape.num_kv_heads, tile)
+    places = (work.num_slots, shape.num_kv_heads, way.rows)
     parts, states = (
         torch.empty(*places, size, dtype=torch.float32, device=shape.device)
         for size in (shape.value_dim, 2)
     )
-    return Pieces(tile, items, merges, parts, states)
+    return Pieces(way, items, merges, parts, states)

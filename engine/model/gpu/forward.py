@@ -17,7 +17,7 @@ from engine.api.status import OffPath
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, HeadStorage, KVStorage, cache_shapes, places
 from engine.model.attention.base import IntArray
-from engine.model.attention.triton_backend import TritonAttention, programs_on
+from engine.model.attention.triton_backend import TritonAttention, programs_on, ways_of
 from engine.model.batch import PackedRows, PackedStep
 from engine.model.gpu.choosing import Candidates, Chosen, Clock, choose
 from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
@@ -34,7 +34,6 @@ from engine.model.program.verify import MismatchError, Wrong, mismatch, verify
 from engine.model.prompts import MOST_LOGITS
 from engine.model.sending import send
 from engine.triton.product import strips
-from engine.triton.work import has_chunks
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class GpuForward:
 
     def size_of(self, step: PackedRows) -> StepSize:
         """The size of a step without padding."""
-        chunks = any(has_chunks(step.counts, kind.groups) for kind in self._program.kinds)
+        chunks = any((step.counts > kind.tiles[0]).any() for kind in self._program.kinds)
         return StepSize(len(step.input_ids), len(step.last_tokens), chunks)
 
     def layout(self, size: StepSize, fields: int) -> InputLayout:
@@ -216,7 +215,7 @@ def make_gpu_program(
         torch.zeros(rows, dtype=torch.int32, device=device),
         places(shape),
     )
-    programs = programs_on(device, shape.num_kv_heads)
+    programs = programs_on(device, shape.num_kv_heads, ways_of(parts[0]))
     program = GpuProgram(
         graph,
         model,

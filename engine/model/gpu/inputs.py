@@ -48,11 +48,11 @@ class AttentionKind:
     """Layers that share a work list.
 
     Attributes:
-        groups: query heads of a key head.
+        tiles: most tokens of a small and of a large tile.
         window: as in `engine.model.attention.params.AttentionParams`.
     """
 
-    groups: int
+    tiles: tuple[int, int]
     window: int | None
 
 
@@ -113,7 +113,7 @@ class InputLayout:
             kind: most_entries(
                 size.tokens,
                 rows=rows,
-                groups=kind.groups,
+                tiles=kind.tiles,
                 programs=programs,
                 chunks=size.chunks,
             )
@@ -178,7 +178,7 @@ class InputLayout:
             works = lay_out(
                 step.starts,
                 step.counts,
-                groups=kind.groups,
+                tiles=kind.tiles,
                 window=kind.window,
                 programs=self._programs,
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from engine.model.attention.triton_backend import ways_on
 from engine.model.gpu.cublas import OfRows, gated_launches, linear_launches, sliced
 from engine.model.gpu.inputs import AttentionKind, StepInputs
 from engine.model.gpu.products import (
@@ -49,7 +50,7 @@ from engine.triton.gather import gather
 from engine.triton.norm import norm
 from engine.triton.product import Normed
 from engine.triton.rotary import rotate_and_store
-from engine.triton.work import most_slots, tiles_of
+from engine.triton.work import most_slots
 
 # Rows of matrices begin where 16 bytes do, for types of two bytes.
 _MULTIPLE = 8
@@ -331,13 +332,14 @@ class GpuProgram:
         heads, kv_heads, layer = operation.heads, operation.kv_heads, operation.layer
         query = self._buffers.tensor(operation.query)
         stored = [self._buffers.tensor(x) for x in (operation.key, operation.value) if x]
-        kind = AttentionKind(heads // kv_heads, params.window)
+        value_dim = out.shape[1] // heads
+        ways = ways_on(resident.latest.device, max(query.shape[1] // heads, value_dim), self._dtype)
+        both = ways.of(heads // kv_heads)
+        kind = AttentionKind(ways.tokens(heads // kv_heads), params.window)
         if kind not in self.kinds:
             self.kinds.append(kind)
-        value_dim = out.shape[1] // heads
-        tiles = tiles_of(kind.groups)
         slots = most_slots(self._programs)
-        room = [resident.parts(slots, kv_heads, tile, value_dim=value_dim) for tile in tiles]
+        room = [resident.parts(slots, kv_heads, way.rows, value_dim=value_dim) for way in both]
 
         def rotate(given: StepInputs[Tensor]) -> None:
             tokens = len(given.ids)
@@ -358,14 +360,14 @@ class GpuProgram:
 
         def attend(given: StepInputs[Tensor]) -> None:
             tokens = len(given.ids)
-            for tile, items, merges, parts in zip(
-                tiles, given.items[kind], given.merges[kind], room, strict=True
+            for way, items, merges, parts in zip(
+                both, given.items[kind], given.merges[kind], room, strict=True
             ):
                 paged_attention(
                     _by_head(out[:tokens], heads),
                     _by_head(query[:tokens], heads),
                     *resident.cache(layer),
-                    Pieces(tile, items, merges, *parts),
+                    Pieces(way, items, merges, *parts),
                     resident.block_tables,
                     scaling=params.scaling,
                     softcap=params.softcap,

@@ -30,6 +30,7 @@ from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
 from engine.native import kernels
 from engine.triton import work
+from engine.triton.ways import ways_for
 from tests.support.examples import example
 from tests.support.native import EACH_LEVEL
 
@@ -64,7 +65,7 @@ def cut_finely() -> Iterator[None]:
     with (
         patch.object(work, "LEAST_KEYS", 1),
         patch.object(work, "KEYS_AT_ONCE", 16),
-        patch.object(triton_backend, "programs_on", lambda device, kv_heads: 12),
+        patch.object(triton_backend, "programs_on", lambda device, kv_heads, ways: 12),
         patch.object(work, "cut", shuffled),
     ):
         yield
@@ -299,6 +300,23 @@ ROWS = [(511, 1), (300, 1), (17, 1), (0, 1), (509, 1), (0, 300), (130, 270)]
 )
 def test_contexts_of_several_tiles_and_groups(case: Case, backend: AttentionBackend) -> None:
     assert_right(case, backend)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize(
+    "capability", [86, *(pytest.param(one, marks=pytest.mark.long) for one in (80, 90, 100, 120))]
+)
+def test_tiles_of_each_card_give_the_same(
+    capability: int, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(
+        triton_backend, "ways_on", lambda device, size, dtype: ways_for(capability, size, 2)
+    )
+    rows = [(300, 1), (0, 1), (95, 1), (0, 150), (70, 40)]
+    case = Case(rows, 1, 2, head_dim, head_dim, block_size=16, window=90, softcap=5.0, sinks=True)
+    with cut_finely():
+        assert_right(case, TritonAttention())
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from engine.model.batch import PackedRows
 from engine.model.gpu.inputs import AttentionKind, InputLayout, StepSize
-from engine.triton.work import has_chunks, lay_out
+from engine.triton.work import lay_out
 
-KINDS = (AttentionKind(4, None), AttentionKind(4, 40))
+TILES = (4, 16)
+KINDS = (AttentionKind(TILES, None), AttentionKind(TILES, 40))
 FIELDS = 3
 BLOCK_SIZE = 16
 PROGRAMS = 20
@@ -61,7 +62,7 @@ def test_what_is_put_in_comes_out_and_the_rest_is_padding(
     rng = np.random.default_rng(seed)
     step = packed(rows, rng)
     tokens, samples = len(step.input_ids), len(step.last_tokens)
-    size = StepSize(tokens + more[0], samples + more[1], has_chunks(step.counts, 4))
+    size = StepSize(tokens + more[0], samples + more[1], bool((step.counts > TILES[0]).any()))
     layout = InputLayout(size, KINDS, rows=len(rows) + more[1], **ROOM)
     sampling = rng.integers(0, 99, (samples, FIELDS)).astype(np.int32)
     updates = rng.integers(0, 99, (min(num_updates, layout.num_updates), 3)).astype(np.int32)
@@ -79,7 +80,9 @@ def test_what_is_put_in_comes_out_and_the_rest_is_padding(
     check_section(inputs.sampling, sampling, -1)
     check_section(inputs.updates, updates, -1)
     for kind in KINDS:
-        works = lay_out(step.starts, step.counts, groups=4, window=kind.window, programs=PROGRAMS)
+        works = lay_out(
+            step.starts, step.counts, tiles=TILES, window=kind.window, programs=PROGRAMS
+        )
         for work, items, merges in zip(works, inputs.items[kind], inputs.merges[kind], strict=True):
             work.items[:, 0] = step.index[work.items[:, 0]]
             check_section(items, work.items, -1)
