@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from urllib.parse import unquote
+from typing import Any
 
 from engine.api.errors import InvalidRequestError, cause_of
 from engine.api.structure import Structure, StructureKind
 from engine.structure.lead import Lead
+from engine.structure.schemas import loosened, target, with_spelled_names
 
 # llguidance reads JSON of 128 levels, of which it has some for itself.
 MAX_NESTING = 120
@@ -44,17 +45,36 @@ def _body(structure: Structure) -> dict[str, object]:
             return {"json_schema": {"type": "object", "x-guidance": _JSON_OPTIONS}}
         case StructureKind.JSON_SCHEMA:
             _check_depth(value)
+            value = _followed(value)
             if isinstance(value, dict):
                 value = {**value, "x-guidance": _JSON_OPTIONS}
             return {"json_schema": {"x-guidance": _JSON_OPTIONS} if value is True else value}
         case StructureKind.CHOICE:
             assert isinstance(value, list)
-            choices = (json.dumps(choice, ensure_ascii=False) for choice in value)
+            choices = (_quoted(choice) for choice in value)
             return {"lark_grammar": f"start: {' | '.join(choices)}"}
         case StructureKind.REGEX:
             return {"lark_grammar": _regex(structure.source)}
         case StructureKind.GRAMMAR:
             return {"lark_grammar": _lark(structure.source)}
+
+
+def _quoted(text: str) -> str:
+    """A text as Lark has it, where DEL is not written as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _followed(schema: object) -> Any:
+    """A schema as llguidance is given it.
+
+    Raises:
+        InvalidRequestError: it has what cannot be followed.
+    """
+    made, left_out = loosened(schema)
+    if left_out:
+        text = f"structure.json_schema has {', '.join(left_out[:3])}, which cannot be followed"
+        raise InvalidRequestError(f"{text}; leave it out", "structure")
+    return with_spelled_names(made)
 
 
 def _check_depth(schema: object) -> None:
@@ -86,7 +106,7 @@ def _depth(schema: object, *, follow: bool) -> int:
         inside = [*(node.values() if isinstance(node, dict) else node)]
         if follow and isinstance(node, dict):
             inside = [value for name, value in node.items() if name not in _DEFINITIONS]
-            inside.append(_target(schema, node.get("$ref")))
+            inside.append(target(schema, node.get("$ref")))
         if id(node) not in entered:
             entered.add(id(node))
             waiting += [one for one in inside if id(one) not in entered]
@@ -94,22 +114,6 @@ def _depth(schema: object, *, follow: bool) -> int:
         waiting.pop()
         depths[id(node)] = 1 + max((depths.get(id(one), 0) for one in inside), default=0)
     return depths.get(id(schema), 0)
-
-
-def _target(schema: object, reference: object) -> object:
-    """To what a reference within a schema refers; None if to nothing there."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    found = schema
-    for part in unquote(reference[1:]).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict):
-            found = found.get(name)
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            return None
-    return found
 
 
 def _regex(expression: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,11 +17,11 @@ from app.gateway.faults import Fault
 from app.gateway.http.body import until_gone
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.exchange import Exchange
-from app.gateway.http.protocol.told import T
+from app.gateway.http.protocol.told import T, Told
 from app.gateway.http.replies import PART_BYTES, compact, parts
 from app.gateway.http.service import Service
 from engine.api.client import Submission
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.stream import Delta
 
 # A stream begins with its first text, so that a refusal has a status of its own; but after so long
@@ -32,6 +34,12 @@ _EVENTS = (
 )
 # A line that clients skip, and that shows whether they are still there.
 WAITING = b": waiting\n\n"
+
+# Tells what of a schema is not followed, as far as a header has room.
+_LOOSENED = "x-batchdeck-loosened"
+_MOST_PLACES = 20
+_LONGEST_PLACE = 200
+_STRUCTURE = re.compile(r"^structure(?:\.\w+)?")
 
 # Log-probabilities that the replies to one request may have told, each alternative one of them: of
 # 75 bytes in an answer and twice that in memory. One reply may have those of its whole context.
@@ -108,28 +116,33 @@ class Generation(Endpoint, Generic[T]):
         Raises:
             Fault, EngineError: it is refused, or failed.
         """
-        model = self.service.model(self.asked_model(asked))
-        submissions = self.submissions(user, asked)
-        _check_alternatives(submissions, self.service)
-        form = self.form(asked, model, submissions)
-        with self.service.exchanges.run(user, submissions) as exchange:
-            await _read(exchange, form)
+        with _naming(asked):
+            model = self.service.model(self.asked_model(asked))
+            submissions = self.submissions(user, asked)
+            _check_alternatives(submissions, self.service)
+            form = self.form(asked, model, submissions)
+            with self.service.exchanges.run(user, submissions) as exchange:
+                await _read(exchange, form)
         return form.whole()
 
     async def answer(self, request: Request, send: Send) -> Response | None:
         user, asked = await self.service.take(request, self.kind)
+        with _naming(asked):
+            return await self._answer(request, send, user, asked)
+
+    async def _answer(self, request: Request, send: Send, user: str, asked: T) -> Response | None:
         model = self.service.model(self.asked_model(asked))
         submissions = self.submissions(user, asked)
         _check_alternatives(submissions, self.service)
         self.service.admission.check_room(user, len(submissions))
         form = self.form(asked, model, submissions)
-        headers = asked.ignored_header
+        headers = asked.ignored_header | _loosened(asked)
         with self.service.exchanges.run(user, submissions) as exchange:
             gone = asyncio.create_task(until_gone(request))
             gone.add_done_callback(lambda _: exchange.cancel())
             try:
                 if self.streams(asked):
-                    await _stream(exchange, form, headers, send)
+                    await _stream(exchange, form, headers, send, asked)
                     return None
                 await _read(exchange, form)
                 if gone.done():
@@ -137,6 +150,37 @@ class Generation(Endpoint, Generic[T]):
                 return await send_whole(form.whole(), headers, send, gone)
             finally:
                 gone.cancel()
+
+
+def _loosened(asked: Told) -> dict[str, str]:
+    """The header that names what of a form cannot be followed, if there is anything."""
+    wanted = asked.wanted()
+    if wanted is None or not wanted.left_out:
+        return {}
+    places = (ascii(one)[1:-1] for one in wanted.left_out[:_MOST_PLACES])
+    return {_LOOSENED: ", ".join(one[:_LONGEST_PLACE] for one in places)}
+
+
+@contextmanager
+def _naming(asked: Told) -> Iterator[None]:
+    """What is wrong with the form of the reply is told of the field that states it.
+
+    Raises:
+        Fault: as it is so told.
+    """
+    try:
+        yield
+    except EngineError as error:
+        raise _named(Fault.of(error.info()), asked) from None
+    except Fault as fault:
+        raise _named(fault, asked) from None
+
+
+def _named(fault: Fault, asked: Told) -> Fault:
+    if fault.param == "structure" and (wanted := asked.wanted()) is not None:
+        fault.param = wanted.field
+        fault.message = _STRUCTURE.sub(lambda _: wanted.field, fault.message, count=1)
+    return fault
 
 
 async def send_whole(
@@ -229,7 +273,9 @@ async def _read(exchange: Exchange, form: Form) -> None:
             raise exchange.fault
 
 
-async def _stream(exchange: Exchange, form: Form, headers: dict[str, str], send: Send) -> None:
+async def _stream(
+    exchange: Exchange, form: Form, headers: dict[str, str], send: Send, asked: Told
+) -> None:
     """Tell replies as they come.
 
     Raises:
@@ -245,7 +291,7 @@ async def _stream(exchange: Exchange, form: Form, headers: dict[str, str], send:
     while True:
         await _send(send, _told(form, news) if news else (form.waiting(),))
         if (fault := exchange.fault) is not None:
-            await _send(send, form.failed(fault))
+            await _send(send, form.failed(_named(fault, asked)))
             break
         if exchange.has_ended:
             await _send(send, form.end())

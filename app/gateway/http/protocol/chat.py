@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from app.gateway.http.protocol.generating import MOST_ALLOWED, Generating, checked_most, refuse
+from app.gateway.http.protocol.told import Wanted
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ChosenTool, ForcedCalls
 from app.gateway.http.protocol.turns import (
     TURNS_ALLOWED,
@@ -114,13 +115,13 @@ class ChatCompletionRequest(Generating):
             "chat_template_kwargs": arguments or None,
         }
 
-    def structure(self) -> dict[str, Any] | None:
+    def wanted(self) -> Wanted | None:
         """
         Raises:
             InvalidRequestError: calls are to be made, and another form is wanted, too.
         """
-        stated, forced = super().structure(), self.forced_calls()
-        return stated if forced is None else forced.structure(stated)
+        stated, forced = super().wanted(), self.forced_calls()
+        return stated if forced is None else forced.wanted(stated)
 
     def forced_calls(self) -> ForcedCalls | None:
         """The calls that the reply has to make; None if it need not.

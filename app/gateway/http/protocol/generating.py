@@ -155,7 +155,8 @@ class Generating(Structured):
         stated = {name: getattr(self, name) for name in _SAME} | self.more_sampling()
         stated["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
         stated["seed"] = self.seed
-        stated["structure"] = self.structure()
+        wanted = self.wanted()
+        stated["structure"] = None if wanted is None else wanted.structure
         given = {name: value for name, value in stated.items() if value is not None}
         SamplingParams().override(given)
         return given

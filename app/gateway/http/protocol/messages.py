@@ -16,7 +16,7 @@ from app.gateway.http.protocol.blocks import (
 )
 from app.gateway.http.protocol.generating import Stops
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.told import Told, Wanted
 from app.gateway.http.protocol.tool_choice import ForcedCalls
 from app.gateway.stated import LongText, Model, Name, Parameters, Temperature, TopK, TopP, Whole
 from engine.api.client import ChatMessage
@@ -179,7 +179,12 @@ class MessageCountRequest(Told):
                 text = f"tool_choice.name is missing; it must be {allowed}"
                 raise InvalidRequestError(text, "tool_choice.name")
             said = "tool_choice.name", name
-        return ForcedCalls(self._functions, name, calls_one=self.calls_one, said=said)
+        return ForcedCalls(
+            *(self._functions, name),
+            calls_one=self.calls_one,
+            said=said,
+            place="tools[{}].input_schema",
+        )
 
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that were stated, by the engine's names.
@@ -234,26 +239,26 @@ class MessagesRequest(MessageCountRequest):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
 
-    def structure(self) -> dict[str, Any] | None:
-        """The structure of the reply as the engine takes it; None if it need not have any.
+    def wanted(self) -> Wanted | None:
+        """The form of the reply; None if it need not have any.
 
         Raises:
             InvalidRequestError: its schema is missing, or tools are to be called, too.
         """
         output, forced = self.output_config, self.forced_calls()
         told = None if output is None else output.format
-        stated = None if told is None else told.structure("output_config.format")
+        stated = None if told is None else told.wanted_at("output_config.format")
         if forced is None:
             return stated
         if self.messages[-1].role == "assistant":
             raise forced.wrong("where the last message is the assistant's")
-        return forced.structure(stated)
+        return forced.wanted(stated)
 
     def sampling(self) -> dict[str, Any]:
         names = {"stop_sequences": "stop"}
         given = super().sampling()
-        if (structure := self.structure()) is not None:
-            given["structure"] = structure
+        if (wanted := self.wanted()) is not None:
+            given["structure"] = wanted.structure
         for name in ("max_tokens", "stop_sequences", "temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is None:
                 continue

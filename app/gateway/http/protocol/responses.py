@@ -9,7 +9,7 @@ from pydantic import Field
 from app.gateway.http.protocol.generating import MOST_ALLOWED, checked_most, refuse
 from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
-from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told
+from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told, Wanted
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
 from app.gateway.http.protocol.turns import asking
 from app.gateway.stated import LongText, MaxTokens, Model, Name, Parameters, Temperature, TopP
@@ -148,17 +148,26 @@ class ResponsesRequest(Told):
         if name is None and choice != ANY:
             return None
         said = "tool_choice", name or ANY
-        return ForcedCalls(self._functions, name, calls_one=self.calls_one, said=said)
+        functions = [
+            {"function": {**tool.in_openai_form()["function"], "strict": tool.strict}}
+            for tool in self.tools or ()
+        ]
+        return ForcedCalls(
+            *(functions, name),
+            calls_one=self.calls_one,
+            said=said,
+            place="tools[{}].parameters",
+        )
 
-    def structure(self) -> dict[str, Any] | None:
-        """The structure of the response as the engine takes it; None if it need not have any.
+    def wanted(self) -> Wanted | None:
+        """The form of the response; None if it need not have any.
 
         Raises:
             InvalidRequestError: its schema is missing, or calls are to be made, too.
         """
         told, forced = None if self.text is None else self.text.format, self.forced_calls()
-        stated = None if told is None else told.structure("text.format")
-        return stated if forced is None else forced.structure(stated)
+        stated = None if told is None else told.wanted_at("text.format")
+        return stated if forced is None else forced.wanted(stated)
 
     def messages(self) -> list[ChatMessage]:
         """The input as the engine takes it.
@@ -191,7 +200,8 @@ class ResponsesRequest(Told):
             stated["tools"] = []  # It leaves out those of the settings, too.
         elif self.tools:
             stated["tools"] = self._functions
-        stated["structure"] = self.structure()
+        wanted = self.wanted()
+        stated["structure"] = None if wanted is None else wanted.structure
         if self.reasoning is not None and self.reasoning.effort is not None:
             stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
         given = {name: value for name, value in stated.items() if value is not None}

@@ -7,11 +7,35 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.told import Told, Wanted
 from app.gateway.stated import Choices, LongText, Name, Schema, Source
 from engine.api.errors import InvalidRequestError
+from engine.structure.schemas import Loosened, loosened
 
 _FORMATS = ("text", "json_object", "json_schema")
+
+
+def followed(schema: Any, place: str, *, is_strict: bool = False) -> Loosened:
+    """A schema without what cannot be followed, and the places of that in the request.
+
+    Args:
+        place: of the schema in the request.
+        is_strict: whether all of it has to be followed.
+
+    Raises:
+        InvalidRequestError: it is strict, and cannot be.
+    """
+    made, pointers = loosened(schema)
+    left_out = tuple(f"{place}{pointer}" for pointer in pointers)
+    if is_strict and left_out:
+        text = f"{left_out[0]} cannot be followed; it must be left out where strict is true"
+        raise InvalidRequestError(text, place)
+    return Loosened(made, left_out)
+
+
+def _of_schema(schema: Any, place: str, *, is_strict: bool | None = False) -> Wanted:
+    made, left_out = followed(schema, place, is_strict=bool(is_strict))
+    return Wanted({"json_schema": made}, place, left_out)
 
 
 class JsonSchema(Told):
@@ -29,11 +53,12 @@ class ResponseFormat(Told):
     type: Name
     json_schema: JsonSchema | None = None
 
-    def structure(self) -> dict[str, Any] | None:
-        """The structure as the engine takes it; None for text.
+    def wanted(self) -> Wanted | None:
+        """The form; None for text.
 
         Raises:
-            InvalidRequestError: there is no such format, or it lacks its schema.
+            InvalidRequestError: there is no such format, or it lacks its schema, or that is strict
+                and cannot be followed.
         """
         if self.type not in _FORMATS:
             allowed = ", ".join(_FORMATS)
@@ -42,11 +67,11 @@ class ResponseFormat(Told):
         if self.type == "text":
             return None
         if self.type == "json_object":
-            return {"json_object": True}
+            return Wanted({"json_object": True}, "response_format")
+        path = "response_format.json_schema.schema"
         if self.json_schema is None or self.json_schema.schema_ is None:
-            path = "response_format.json_schema.schema"
             raise InvalidRequestError(f"{path} is missing; it must be a JSON schema", path)
-        return {"json_schema": self.json_schema.schema_}
+        return _of_schema(self.json_schema.schema_, path, is_strict=self.json_schema.strict)
 
 
 class SchemaFormat(Told):
@@ -58,23 +83,23 @@ class SchemaFormat(Told):
     strict: bool | None = None
     description: LongText | None = None
 
-    def structure(self, place: str) -> dict[str, Any] | None:
-        """The structure as the engine takes it; None for text.
+    def wanted_at(self, place: str) -> Wanted | None:
+        """The form; None for text.
 
         Args:
             place: the path of this field.
 
         Raises:
-            InvalidRequestError: the schema is missing.
+            InvalidRequestError: the schema is missing, or strict and cannot be followed.
         """
         if self.type == "text":
             return None
         if self.type == "json_object":
-            return {"json_object": True}
+            return Wanted({"json_object": True}, place)
+        path = f"{place}.schema"
         if self.schema_ is None:
-            path = f"{place}.schema"
             raise InvalidRequestError(f"{path} is missing; it must be a JSON schema", path)
-        return {"json_schema": self.schema_}
+        return _of_schema(self.schema_, path, is_strict=self.strict)
 
 
 class StructuredOutputs(Told):
@@ -91,8 +116,8 @@ class StructuredOutputs(Told):
     grammar: Source | None = None
     json_object: bool | None = None
 
-    def structure(self, place: str = "structured_outputs") -> dict[str, Any] | None:
-        """The structure as the engine takes it; None if nothing is stated.
+    def wanted(self, place: str = "structured_outputs") -> Wanted | None:
+        """The form; None if nothing is stated.
 
         Raises:
             InvalidRequestError: there are several, or the schema is no JSON.
@@ -111,7 +136,11 @@ class StructuredOutputs(Told):
         if len(stated) > 1:
             names = ", ".join(stated)
             raise InvalidRequestError(f"{place} has {names}; only one is allowed", place)
-        return stated or None
+        for kind, value in stated.items():
+            if kind == "json_schema":
+                return _of_schema(value, f"{place}.json")
+            return Wanted({kind: value}, f"{place}.{kind}")
+        return None
 
 
 def format_allowed(place: str) -> dict[str, str]:
@@ -156,25 +185,29 @@ class Structured(Told):
     guided_choice: Choices | None = None
     guided_grammar: Source | None = None
 
-    def structure(self) -> dict[str, Any] | None:
-        """The structure as the engine takes it; None if none is stated.
+    def wanted(self) -> Wanted | None:
+        """The form of the reply; None if none is stated.
 
         Raises:
             InvalidRequestError: there is more than one, or one cannot be read.
         """
-        found = {}
+        found: dict[str, Wanted | None] = {}
         if self.response_format is not None:
-            found["response_format"] = self.response_format.structure()
+            found["response_format"] = self.response_format.wanted()
         if self.structured_outputs is not None:
-            found["structured_outputs"] = self.structured_outputs.structure()
+            found["structured_outputs"] = self.structured_outputs.wanted()
         for name, kind in (
             *(("guided_json", "json_schema"), ("guided_regex", "regex")),
             *(("guided_choice", "choice"), ("guided_grammar", "grammar")),
         ):
             value = getattr(self, name)
             if value is not None:
-                value = _schema(value, name) if kind == "json_schema" else value
-                found[name] = {kind: value}
+                is_schema = kind == "json_schema"
+                found[name] = (
+                    _of_schema(_schema(value, name), name)
+                    if is_schema
+                    else Wanted({kind: value}, name)
+                )
         stated = {name: one for name, one in found.items() if one is not None}
         if len(stated) > 1:
             first, second, *_ = stated

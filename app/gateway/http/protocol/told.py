@@ -7,7 +7,7 @@ import json
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -34,6 +34,20 @@ PAIRS_ALLOWED = f"a map of at most {_MAX_PAIRS} names to texts"
 PAIR_ALLOWED = f"a name of at most {_MAX_KEY} characters, and {_MAX_VALUE} of text"
 
 
+class Wanted(NamedTuple):
+    """The form that a reply has to have.
+
+    Attributes:
+        structure: as the engine takes it.
+        field: of the request, which states it.
+        left_out: places of what it states that cannot be followed.
+    """
+
+    structure: dict[str, Any]
+    field: str
+    left_out: tuple[str, ...] = ()
+
+
 class Told(BaseModel):
     """What a client sends. A field that is not known is kept apart and has no effect: clients send
     what another server of the same interface knows.
@@ -57,6 +71,14 @@ class Told(BaseModel):
     def ignored_header(self) -> dict[str, str]:
         """The header that names them, if there are any."""
         return {_IGNORED: ", ".join(self.ignored)} if self.ignored else {}
+
+    def wanted(self) -> Wanted | None:
+        """The form that the reply has to have; None if it need not have any.
+
+        Raises:
+            InvalidRequestError: what states it is wrong.
+        """
+        return None
 
 
 def read(kind: type[T], body: bytes) -> T:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.structured import followed
+from app.gateway.http.protocol.told import Told, Wanted
 from app.gateway.stated import Name
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
+from engine.structure.schemas import mapped
 
 ANY = "required"
-# Keys of a schema whose values are none, whatever they look like.
-_VALUES = ("const", "enum", "default", "examples")
 ALLOWED = "none, auto, required, or the function to call"
 
 
@@ -32,14 +32,21 @@ class ForcedCalls:
     """Calls that a reply has to make. It is written as JSON of this form, whatever the format is in
     which its model writes calls by itself.
 
+    What of their schemas cannot be followed is left out, unless a function is `strict`.
+
     Args:
         tools: functions in OpenAI's form, as the request states them.
+        place: of the schema of one in the request, with `{}` for its number.
         name: of the one to call; None is any, one or several.
         calls_one: whether they may not be several.
         said: the field that says so, and what it says.
 
+    Attributes:
+        schema: of all that the reply is.
+        left_out: places of what is left out.
+
     Raises:
-        InvalidRequestError: there is no such function.
+        InvalidRequestError: there is no such function, or a strict one cannot be followed.
     """
 
     def __init__(
@@ -49,24 +56,32 @@ class ForcedCalls:
         *,
         calls_one: bool,
         said: tuple[str, str],
+        place: str = "tools[{}].function.parameters",
     ) -> None:
-        functions = [tool["function"] for tool in tools if isinstance(tool.get("function"), dict)]
+        functions = {
+            number: tool["function"]
+            for number, tool in enumerate(tools)
+            if isinstance(tool.get("function"), dict)
+        }
         self._name, self._said = name, said
-        chosen = [one for one in functions if name in (None, one.get("name"))]
+        chosen = {at: one for at, one in functions.items() if name in (None, one.get("name"))}
         if not chosen:
-            stated = ", ".join(repr(one.get("name")) for one in functions) or "none"
+            stated = ", ".join(repr(one.get("name")) for one in functions.values()) or "none"
             field, value = said
             raise InvalidRequestError(f"{field} is {value!r}; the tools are {stated}", field)
-        if name is not None:
-            self.schema: dict[str, Any] = _parameters(chosen[0])
-            return
-        self.schema = {"type": "array", "minItems": 1, "items": {"anyOf": []}}
-        for number, one in enumerate(chosen):
-            parameters = _parameters(one)
-            place = f"#/$defs/{number}"
-            if (moved := _moved(parameters, place)) != parameters:
+        self.left_out: tuple[str, ...] = ()
+        self.schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": []}}
+        for number, (at, one) in enumerate(chosen.items()):
+            is_strict = one.get("strict") is True
+            parameters, left_out = followed(_parameters(one), place.format(at), is_strict=is_strict)
+            self.left_out += left_out
+            if name is not None:
+                self.schema = parameters
+                return
+            target = f"#/$defs/{number}"
+            if (moved := _moved(parameters, target)) != parameters:
                 self.schema.setdefault("$defs", {})[str(number)] = moved
-                parameters = {"$ref": place}
+                parameters = {"$ref": target}
             self.schema["items"]["anyOf"].append(
                 {
                     "type": "object",
@@ -78,18 +93,18 @@ class ForcedCalls:
         if calls_one:
             self.schema["maxItems"] = 1
 
-    def structure(self, stated: dict[str, Any] | None) -> dict[str, Any]:
-        """The structure of the reply as the engine takes it.
+    def wanted(self, stated: Wanted | None) -> Wanted:
+        """The form of the reply.
 
         Args:
-            stated: what else the request wants of its form; None is nothing.
+            stated: what else the request wants of it; None is nothing.
 
         Raises:
             InvalidRequestError: something else is wanted.
         """
         if stated is not None:
             raise self.wrong("where the reply has a form")
-        return {"json_schema": self.schema}
+        return Wanted({"json_schema": self.schema}, "tools", self.left_out)
 
     def wrong(self, where: str) -> InvalidRequestError:
         """The error where calls cannot be demanded."""
@@ -109,16 +124,19 @@ class ForcedCalls:
         )
 
 
-def _moved(schema: Any, place: str) -> Any:
+def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
     """A schema whose pointers to places within itself are right where it stands at `place`."""
-    if isinstance(schema, list):
-        return [_moved(entry, place) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: one if key in _VALUES else _moved(one, place) for key, one in schema.items()}
-    pointer = schema.get("$ref")
-    if isinstance(pointer, str) and (pointer == "#" or pointer.startswith("#/")):
-        moved["$ref"] = place + pointer[1:]
+    own = schema.get("$id")
+    begins = ("#", f"{own}#") if isinstance(own, str) else ("#",)
+
+    def move(node: dict[str, Any], _place: str) -> dict[str, Any]:
+        pointer = node.get("$ref")
+        for begin in begins:
+            if isinstance(pointer, str) and (pointer == begin or pointer.startswith(f"{begin}/")):
+                return {**node, "$ref": place + pointer[len(begin) :]}
+        return node
+
+    moved: dict[str, Any] = mapped({key: one for key, one in schema.items() if key != "$id"}, move)
     return moved
 
 

@@ -9,13 +9,10 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from jsonschema import Draft202012Validator
 
-from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.client import Submission
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
-from tests.support.structures import grammar
 
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 BLOCKS: list[Any] = [
@@ -155,69 +152,6 @@ def test_what_is_wrong_is_named(
     answer = forced.http.post(path, json=asked)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
-
-
-def function(parameters: dict[str, Any], name: str = "save") -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
-
-
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "friend": {"$ref": "#/$defs/Person"}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
-
-
-@pytest.mark.parametrize(
-    ("parameters", "good", "bad"),
-    [
-        (
-            {
-                "properties": {"who": {"$ref": "#/$defs/Person"}},
-                "required": ["who"],
-                "$defs": {"Person": PERSON},
-            },
-            [{"who": {"name": "Ann", "friend": {"name": "Bea"}}}],
-            [{}, {"who": {"name": "Ann", "friend": {}}}, {"who": "Ann"}],
-        ),
-        (
-            {
-                "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}},
-                "additionalProperties": False,
-            },
-            [{}, {"next": {"next": {"n": 2}}}],
-            [{"next": 2}, {"next": {"next": {"n": "2"}}}, {"next": [{"name": "save"}]}],
-        ),
-        (
-            {
-                "properties": {"a": {"enum": ["x"]}, "b": {"$ref": "#/properties/a"}},
-                "required": ["b"],
-            },
-            [{"b": "x"}],
-            [{"b": "y"}],
-        ),
-        (
-            {"properties": {"a": {"const": {"$ref": "#"}}}, "required": ["a"]},
-            [{"a": {"$ref": "#"}}],
-            [{"a": {"$ref": "#/$defs/1"}}],
-        ),
-    ],
-    ids=["a definition", "itself", "a property", "no pointer"],
-)
-@pytest.mark.parametrize("name", ["save", None])
-def test_pointers_within_a_schema_mean_what_they_did(
-    parameters: dict[str, Any], good: list[object], bad: list[object], name: str | None
-) -> None:
-    zips = {"$defs": {"Person": {"type": "null"}}, "properties": {"a": {"$ref": "#/$defs/Person"}}}
-    said = ("tool_choice", "save")
-    tools = [function(zips, "other"), function(parameters)]
-    stated = ForcedCalls(tools, name, calls_one=False, said=said).structure(None)
-    assert grammar(stated)
-    reading = Draft202012Validator(stated["json_schema"])
-    for value, is_good in [(one, True) for one in good] + [(one, False) for one in bad]:
-        told = [{"name": "save", "parameters": value}] if name is None else value
-        assert reading.is_valid(told) is is_good, value
 
 
 def test_a_chat_that_may_call_one_tool_tells_one() -> None:

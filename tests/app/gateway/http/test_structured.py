@@ -81,7 +81,7 @@ def test_each_way_to_say_it_reaches_the_engine(
             "structured_outputs",
             "has regex, choice; only one is allowed",
         ),
-        ({"guided_choice": []}, "structure", "choice"),
+        ({"guided_choice": []}, "guided_choice", "guided_choice is '[]'; it must be a list of"),
         ({"tool_choice": "required"}, "tool_choice", "'required'; the tools are none"),
         (
             {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},

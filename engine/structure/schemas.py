@@ -1,0 +1,301 @@
+"""Schemas: what of a JSON Schema can be followed, and a schema without the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+Node = dict[str, Any]
+
+# Keys whose values have schemas by names, which are no keys though they may look like some.
+_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+# Keys whose values are none, whatever they look like.
+_VALUES = frozenset(("const", "enum", "default", "examples", "example", "required"))
+# Those that llguidance has expressions for; all others say something to people alone.
+_FORMATS = frozenset(
+    (
+        *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6"),
+        *("uuid", "uri", "unknown"),
+    )
+)
+# What llguidance refuses, with the values that say nothing.
+_NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
+    "not": (False,),
+    "if": (),
+    "contains": (),
+    "propertyNames": (True, {}, {"type": "string"}),
+    "uniqueItems": (False,),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "$dynamicRef": (),
+    "$recursiveRef": (),
+}
+# What says nothing without another key, which is not followed.
+_COMPANIONS = ("then", "else", "minContains", "maxContains", "$dynamicAnchor", "$recursiveAnchor")
+# What stands around a place in a text cannot be asked for, nor what an earlier part of it was.
+_NO_EXPRESSION = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9]|\\k<)")
+_DRAFTS = "json-schema.org/"
+_DEEPEST = 200  # Whoever compiles it allows less.
+_MOST_PAIRS = 500
+_MOST_LETTERS = 4096  # of names that others must differ from
+_ANY_NAME = r"^[\s\S]*$"
+
+
+class Loosened(NamedTuple):
+    """A schema without what cannot be followed.
+
+    Attributes:
+        left_out: JSON pointers to that, in the schema as it was stated.
+    """
+
+    schema: Any
+    left_out: tuple[str, ...]
+
+
+def loosened(schema: Any) -> Loosened:
+    """A schema without what cannot be followed, so that what has its form may lack the other one's.
+
+    What is no rule is left out without a word: formats that are not known, keys that change
+    nothing. Alternatives of `oneOf` become those of `anyOf`.
+    """
+    left_out: list[str] = []
+    made = mapped(schema, partial(_loosened, root=schema, left_out=left_out))
+    return Loosened(made, tuple(left_out))
+
+
+def with_spelled_names(schema: Any) -> Any:
+    """A schema in which names of properties that are not stated are spelled in one way.
+
+    Otherwise a reply may write a name that is stated again, as `\\u0061`, and another value with it
+    that goes before the first one where it is read.
+    """
+    return mapped(schema, lambda node, _place: _with_spelled_names(node))
+
+
+def mapped(schema: Any, change: Callable[[Node, str], Node], place: str = "#") -> Any:
+    """A schema with each schema in it changed, the outer ones first.
+
+    Args:
+        change: is given a schema that is an object, and its place as a JSON pointer.
+    """
+    return _mapped(schema, change, place, 0)
+
+
+def _mapped(value: Any, change: Callable[[Node, str], Node], place: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, list):
+        return [
+            _mapped(one, change, f"{place}/{number}", depth + 1) for number, one in enumerate(value)
+        ]
+    if not isinstance(value, dict):
+        return value
+    made: Node = {}
+    for key, inner in change(value, place).items():
+        at = f"{place}/{_escaped(key)}"
+        if key in _MAPS and isinstance(inner, dict):
+            made[key] = {
+                name: _mapped(one, change, f"{at}/{_escaped(name)}", depth + 2)
+                for name, one in inner.items()
+            }
+        elif key in _VALUES or key.startswith("x-"):
+            made[key] = inner
+        else:
+            made[key] = _mapped(inner, change, at, depth + 1)
+    return made
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _loosened(node: Node, place: str, *, root: Any, left_out: list[str]) -> Node:
+    found = dict(node)
+
+    def leave_out(key: str) -> None:
+        del found[key]
+        left_out.append(f"{place}/{_escaped(key)}")
+
+    for key, silent in _NOT_FOLLOWED.items():
+        if key not in found:
+            continue
+        if any(_equal(found[key], one) for one in silent):
+            del found[key]
+        else:
+            leave_out(key)
+    for key in _COMPANIONS:
+        found.pop(key, None)
+    if isinstance(found.get("format"), str) and found["format"] not in _FORMATS:
+        del found["format"]
+    if isinstance(found.get("$schema"), str) and _DRAFTS not in found["$schema"]:
+        del found["$schema"]
+    if isinstance(found.get("pattern"), str) and _NO_EXPRESSION.search(found["pattern"]):
+        leave_out("pattern")
+    patterns = found.get("patternProperties")
+    if isinstance(patterns, dict) and any(map(_NO_EXPRESSION.search, patterns)):
+        leave_out("patternProperties")
+        found.pop("additionalProperties", None)  # It would hold for those names, too.
+    if not set(_names(found.get("required"))).issuperset(_names(found.get("properties"))):
+        for key in ("minProperties", "maxProperties"):
+            if key in found:
+                leave_out(key)
+    choices = found.get("oneOf")
+    if isinstance(choices, list) and choices:
+        # Of what is told apart, one is as good as any. llguidance looks into no reference for that.
+        if _are_apart(choices, root):
+            del found["oneOf"]
+        else:
+            leave_out("oneOf")
+        if "anyOf" in found:
+            others = found.get("allOf")
+            found["allOf"] = [*(others if isinstance(others, list) else ()), {"anyOf": choices}]
+        else:
+            found["anyOf"] = choices
+    return found
+
+
+def _equal(one: object, other: object) -> bool:
+    """Whether two values are the same as JSON, where 0 is not false."""
+    return type(one) is type(other) and one == other
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(one, str) for one in values)
+
+
+def _are_apart(choices: list[Any], root: Any) -> bool:
+    """Whether it is seen that nothing has the form of two schemas at once."""
+    constants = [one.get("const") for one in choices if isinstance(one, dict) and "const" in one]
+    if len(constants) == len(choices):
+        return len({_constant(one) for one in constants}) == len(constants)
+    pairs = len(choices) * (len(choices) - 1) // 2
+    return pairs <= _MOST_PAIRS and all(
+        _apart(one, other, root, 3) for one, other in combinations(choices, 2)
+    )
+
+
+def _apart(one: Any, other: Any, root: Any, depth: int) -> bool:
+    one, other = _meant(one, root), _meant(other, root)
+    if not isinstance(one, dict) or not isinstance(other, dict) or depth == 0:
+        return False
+    if not _types(one) & _types(other):
+        return True
+    mine, theirs = _constants(one), _constants(other)
+    if mine is not None and theirs is not None:
+        return not mine & theirs
+    if not _types(one) == _types(other) == {"object"}:
+        return False
+    both = set.intersection(
+        *({*_names(node.get(key))} for node in (one, other) for key in ("properties", "required"))
+    )
+    return any(
+        _apart(one["properties"][name], other["properties"][name], root, depth - 1)
+        for name in sorted(both)
+        if isinstance(one["properties"], dict) and isinstance(other["properties"], dict)
+    )
+
+
+def _meant(schema: Any, root: Any) -> Any:
+    is_reference = isinstance(schema, dict) and "$ref" in schema
+    return target(root, schema["$ref"]) if is_reference else schema
+
+
+_TYPES = frozenset(("null", "boolean", "object", "array", "number", "string", "integer"))
+
+
+def _types(schema: Node) -> frozenset[str]:
+    """The types that a value may have; an integer is a number, too."""
+    stated = schema.get("type")
+    named = [stated] if isinstance(stated, str) else stated
+    if isinstance(named, list) and _are_texts(named):
+        found = frozenset(named)
+        return found | {"integer"} if "number" in found else found
+    constants = _constants(schema)
+    if constants is not None:
+        return frozenset(_TYPE_OF.get(type(json.loads(one)), "") for one in constants)
+    return _TYPES
+
+
+_TYPE_OF: dict[type, str] = {
+    **{str: "string", bool: "boolean", int: "integer", float: "number"},
+    **{dict: "object", list: "array", type(None): "null"},
+}
+
+
+def _constants(schema: Node) -> frozenset[str] | None:
+    """The values that are allowed, as JSON; None if these are not told."""
+    if "const" in schema:
+        return frozenset((_constant(schema["const"]),))
+    if isinstance(stated := schema.get("enum"), list):
+        return frozenset(map(_constant, stated))
+    return None
+
+
+def _constant(value: object) -> str:
+    """A value as JSON, where 1.0 is 1."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True)
+
+
+def target(schema: Any, reference: Any) -> Any:
+    """To what a reference within a schema refers; None if to nothing there."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found = schema
+    for part in unquote(reference[1:]).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(name)
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found
+
+
+def _with_spelled_names(node: Node) -> Node:
+    names = {*_names(node.get("properties")), *_names(node.get("required"))}
+    others = node.get("additionalProperties", True)
+    if not names or others is False or "patternProperties" in node:
+        return node
+    expression = _ANY_NAME if others is True or others == {} else _other_names(names)
+    if expression is None:
+        return node
+    return {**node, "patternProperties": {expression: others}, "additionalProperties": False}
+
+
+def _names(stated: Any) -> list[str]:
+    return (
+        [one for one in stated if isinstance(one, str)] if isinstance(stated, (dict, list)) else []
+    )
+
+
+def _other_names(names: set[str]) -> str | None:
+    """An expression for all names but these; None if they are too many for one."""
+    if sum(map(len, names)) > _MOST_LETTERS or max(map(len, names)) > 64:
+        return None
+    return f"^{_behind(sorted(names))}$"
+
+
+def _behind(ends: list[str]) -> str:
+    """An expression for all texts but these, which are sorted."""
+    if ends == [""]:
+        return r"[\s\S]+"
+    firsts = list(dict.fromkeys(one[0] for one in ends if one))
+    ways = [f"[^{''.join(map(_in_class, firsts))}][\\s\\S]*"]
+    for first in firsts:
+        ways.append(re.escape(first) + _behind([one[1:] for one in ends if one[:1] == first]))
+    return f"(?:{'|'.join(ways)}){'' if '' in ends else '?'}"
+
+
+def _in_class(letter: str) -> str:
+    return f"\\{letter}" if letter in "\\]^-[&~" else letter
