@@ -120,12 +120,12 @@ class CompletionForm(OpenAiForm):
 
         def texts() -> Iterator[str]:
             for one in prompt:
-                told.append(places.told(one.utf8, one.logprob, one.top[:number]))
+                told.append(places.told(one.token_id, one.utf8, one.logprob, one.top[:number]))
                 yield told[-1].text
             if prompt:
                 places.at = echo
             for out in output:
-                told.append(places.told(out.chosen.utf8, out.chosen.logprob, out.top))
+                told.append(places.told(*out.chosen, out.top))
                 yield told[-1].text
 
         return {
@@ -157,16 +157,31 @@ class _Places:
         self.at = 0
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def told(self, utf8: bytes, logprob: float | None, top: Sequence[Candidate]) -> _Told:
+    def told(
+        self, token_id: int, utf8: bytes, logprob: float | None, top: Sequence[Candidate]
+    ) -> _Told:
         """The next token."""
-        text, offset = utf8.decode(errors="replace"), max(self.at, 0)
+        text, offset = _name(utf8), max(self.at, 0)
         self.at += len(self._utf8.decode(utf8))
         if logprob is None:
             return _Told(text, None, None, offset)
+        # Tokens of the same text have a key each; that of the token itself is its text.
+        keys = {text: token_id}
         likeliest: dict[str, float] = {}
         for one in top:
-            likeliest.setdefault(one.text, finite(one.logprob))  # parts of characters look alike
+            name = _name(one.utf8)
+            if keys.setdefault(name, one.token_id) != one.token_id:
+                name = f"token_id:{one.token_id}"
+            likeliest[name] = finite(one.logprob)
         return _Told(text, finite(logprob), likeliest, offset)
+
+
+def _name(utf8: bytes) -> str:
+    """The text of a token; of one that is part of a character, its bytes as OpenAI writes them."""
+    try:
+        return utf8.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in utf8)
 
 
 def _text(prompt: Sequence[PromptToken]) -> str:
