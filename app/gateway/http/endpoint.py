@@ -21,6 +21,12 @@ log = logging.getLogger(__name__)
 
 # The status of a fault for which HTTP has none: whoever asked did not cancel, but the operator.
 _STATUS = {499: 503}
+# Codes that OpenAI has, and clients know, for reasons that have other words here.
+_CODES = {
+    "another model": "model_not_found",
+    "no key": "invalid_api_key",
+    "unknown key": "invalid_api_key",
+}
 # A wrong key, and another page.
 _DENIED = (401, 403)
 
@@ -111,13 +117,15 @@ class _Sent:
 
 
 def error_body(fault: Fault) -> dict[str, object]:
-    """An error in the shape that OpenAI's clients know. The code is the fault's in few words."""
+    """An error in the shape that OpenAI's clients know. The code is OpenAI's if it has one, or the
+    fault's in few words.
+    """
     return {
         "error": {
             "message": fault.message,
             "type": fault.type,
             "param": fault.param,
-            "code": fault.reason.replace(" ", "_"),
+            "code": _CODES.get(fault.reason, fault.reason.replace(" ", "_")),
         }
     }
 

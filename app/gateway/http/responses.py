@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from app.gateway.faults import Fault
 from app.gateway.http.chat_completions import title_of
@@ -20,6 +21,7 @@ class Responses(Generation[ResponsesRequest]):
     """The response to a conversation, or to what goes on with one that is remembered."""
 
     kind = ResponsesRequest
+    params: ClassVar[Mapping[str, str]] = {"messages": "input"}
 
     def __init__(self, service: Service, memory: ResponseMemory) -> None:
         super().__init__(service)
