@@ -119,6 +119,9 @@ class WordCodec:
     def detokenizer(self) -> _WordDetokenizer:
         return _WordDetokenizer()
 
+    def special_name(self, token_id: int) -> str:
+        return ""
+
     def parts(self, prompt: Sequence[int], *, is_chat: bool) -> None:
         """There is no thinking in these words."""
 

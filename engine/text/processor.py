@@ -95,7 +95,8 @@ class _Reply:
         """
         pieces = []
         for token_id in token_ids:
-            pieces.append(self.matcher.push(self._read(token_id), _BEFORE))
+            name = self.codec.special_name(token_id)
+            pieces.append(self.matcher.push(self._read(token_id), _BEFORE, name))
         self.begun = len(token_ids)
         if self.parts is not None:
             self.stream.thought = Thought(self.parts.num_thinking, 0.0)
@@ -128,12 +129,17 @@ class _Reply:
             pieces.append(self._push(token_id))
         return self._split("".join(pieces))
 
-    def flush(self) -> tuple[str, str]:
-        """Give out the rest of the text, which counts as part of the last token's."""
+    def flush(self, last: int | None = None) -> tuple[str, str]:
+        """Give out the rest of the text, which counts as part of the last token's.
+
+        Args:
+            last: the token that ended the output and is not shown.
+        """
         piece = self.detokenizer.flush()
         if self.parts is not None:
             self.parts.end(piece)
-        rest = self.matcher.push(piece, self.num_tokens)
+        name = "" if last is None else self.codec.special_name(last)
+        rest = self.matcher.push(piece, self.num_tokens, name)
         return self._split(rest + self.matcher.flush())
 
     def put(self, thinking: str, text: str, finish: Finish | None = None) -> bool:
@@ -176,7 +182,8 @@ class _Reply:
     def _push(self, token_id: int) -> str:
         """The text that is certain to be shown with the next token."""
         self.num_tokens += 1
-        return self.matcher.push(self._read(token_id), self.num_tokens)
+        name = self.codec.special_name(token_id)
+        return self.matcher.push(self._read(token_id), self.num_tokens, name)
 
     def _read(self, token_id: int) -> str:
         """The text that the next token makes certain, before stop strings are looked for."""
@@ -385,13 +392,15 @@ class OutputProcessor:
     def _finish(self, reply: _Reply, output: TokenOutput, end: End, now: float) -> bool:
         # A token at which the core stops ends the output as a stop string does: it is not shown.
         token_ids, num_before = output.token_ids, reply.num_tokens
-        first = reply.extend(token_ids[:-1] if end.reason is FinishReason.STOP else token_ids)
+        has_stopped = end.reason is FinishReason.STOP
+        first = reply.extend(token_ids[:-1] if has_stopped else token_ids)
         if reply.matcher.stopped_at is None:
             reply.num_tokens = end.usage.completion_tokens
         reply.think(now)
         self._take_logprobs(reply, output, num_before)
         timings = reply.timed(end.timings)
-        thinking, text = (a + b for a, b in zip(first, reply.flush(), strict=True))
+        rest = reply.flush(token_ids[-1] if has_stopped and token_ids else None)
+        thinking, text = (a + b for a, b in zip(first, rest, strict=True))
         if end.reason is FinishReason.ERROR:
             usage = reply.counted(end.usage)
             return reply.put(thinking, text, Finish(end.reason, usage, timings, end.error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 
@@ -57,7 +57,8 @@ class StopMatcher:
     The output ends at the stop string that is complete first. If several are complete with the same
     character, the longest counts. So the cut does not depend on how the text falls into tokens.
     A stop string counts only if its last character is in the text of a token numbered `min_tokens`
-    or more, from 1; it may begin in an earlier one.
+    or more, from 1; it may begin in an earlier one. Special tokens, which have no text, are matched
+    by their names, whole ones: clients state `<|im_end|>`, or a name and the text behind it.
 
     Attributes:
         stopped_at: number of the token in whose text a stop string ended; None while none has.
@@ -67,33 +68,44 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str], min_tokens: int = 0) -> None:
         self._patterns = [Pattern(stop) for stop in stops]
         self._min_tokens = min_tokens
-        self._held = ""
+        # What may begin a stop string: its characters, or "" and then None for those of a name.
+        self._held: list[str | None] = []
         self.stopped_at: int | None = None
         self.stopped_by: str | None = None
 
-    def push(self, text: str, token_number: int) -> str:
+    def push(self, text: str, token_number: int, name: str = "") -> str:
         """Take in the text of one more token; returns the text that is now certain to be shown.
 
         The longest end of the text that may begin a stop string is held back; it is shorter than
         the longest stop string. After a stop there is no more text.
+
+        Args:
+            name: of a special token, which stands behind the text and is not shown.
         """
         if self.stopped_at is not None:
             return ""
         if not self._patterns:
             return text
-        buffer = self._held + text
-        for end, char in enumerate(text, start=len(self._held) + 1):
+        hidden: list[str | None] = ["", *[None] * (len(name) - 1)] if name else []
+        read = [*self._held, *text, *hidden]
+        for end, char in enumerate(text + name, start=len(self._held) + 1):
             # Every pattern takes every character, also after one has matched.
             ended = [pattern.text for pattern in self._patterns if pattern.advance(char)]
-            if ended and token_number >= self._min_tokens:
-                self.stopped_at, self.stopped_by = token_number, max(ended, key=len)
-                self._held = ""
-                return buffer[: end - len(self.stopped_by)]
-        cut = len(buffer) - max(pattern.matched for pattern in self._patterns)
-        self._held = buffer[cut:]
-        return buffer[:cut]
+            if ended and token_number >= self._min_tokens and read[end : end + 1] != [None]:
+                ended = [stop for stop in ended if read[end - len(stop)] is not None]
+                if ended:
+                    self.stopped_at, self.stopped_by = token_number, max(ended, key=len)
+                    self._held = []
+                    return _shown(read[: end - len(self.stopped_by)])
+        cut = len(read) - max(pattern.matched for pattern in self._patterns)
+        self._held = read[cut:]
+        return _shown(read[:cut])
 
     def flush(self) -> str:
         """Give out the text that was held back, at the end of the output."""
-        held, self._held = self._held, ""
+        held, self._held = _shown(self._held), []
         return held
+
+
+def _shown(read: Iterable[str | None]) -> str:
+    return "".join(filter(None, read))

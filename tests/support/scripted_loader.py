@@ -90,6 +90,9 @@ class WordCodec:
     def detokenizer(self) -> WordDetokenizer:
         return WordDetokenizer(self.model_key)
 
+    def special_name(self, token_id: int) -> str:
+        return ""
+
     turn_stops = ()
 
     def parts(self, prompt: Sequence[int], *, is_chat: bool) -> None:

@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.engine.text.conftest import byte_level as byte_level
