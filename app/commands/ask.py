@@ -189,7 +189,7 @@ def _question(stated: str | None) -> str:
         raise SettingsError("QUESTION is missing; it must be stated, or - to type it here")
     try:
         if stated is None or stated == "-":
-            stated = sys.stdin.buffer.read().decode() if sys.stdin is not None else ""
+            stated = sys.stdin.buffer.read().decode("utf-8-sig") if sys.stdin is not None else ""
     except OSError as error:
         raise StreamError(f"standard input cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

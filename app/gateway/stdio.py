@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 import time
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -235,19 +236,22 @@ class StdioGateway:
 
 
 def _lines(source: Source) -> Iterator[bytes]:
-    """Lines without their ends, each as soon as it is there. A line that is too long is cut."""
-    line = bytearray()
+    """Lines without their ends, each as soon as it is there. A line that is too long is cut, and
+    the mark with which editors begin a text in UTF-8 is none of it.
+    """
+    line, mark = bytearray(), BOM_UTF8
     while chunk := source.read(_CHUNK):
         *ended, rest = chunk.split(b"\n")
         for part in ended:
             line += part
-            yield bytes(line.removesuffix(b"\r"))
+            yield bytes(line.removesuffix(b"\r").removeprefix(mark))
             line.clear()
+            mark = b""
         line += rest
         # One byte more than allowed is kept: it shows that the line is too long.
         del line[MAX_LINE_BYTES + 1 :]
     if line:
-        yield bytes(line.removesuffix(b"\r"))
+        yield bytes(line.removesuffix(b"\r").removeprefix(mark))
 
 
 def _send(session: ChatSession, line: bytes) -> ErrorInfo | None:

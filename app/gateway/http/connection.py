@@ -297,7 +297,10 @@ class Connection(HttpToolsProtocol):
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> bool:
         if not cycle.disconnected:
-            super()._start_asgi_task(cycle, app)
+            knows_chunks = cycle.scope["http_version"] != "1.0"
+            super()._start_asgi_task(
+                cycle, app if knows_chunks else partial(_unchunked, cycle, app)
+            )
         return not cycle.disconnected
 
     def on_response_complete(self) -> None:
@@ -353,6 +356,25 @@ async def _open(accepted: socket.socket, one: Connection, tls: ssl.SSLContext | 
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: one, accepted, ssl=tls, ssl_handshake_timeout=seconds
         )
+
+
+async def _unchunked(
+    cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Have a request of HTTP/1.0 answered, which knows no chunks: an answer whose length is not
+    known ends with its connection.
+    """
+
+    async def told(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            if all(name.lower() != b"content-length" for name, _ in message.get("headers", ())):
+                cycle.chunked_encoding = cycle.keep_alive = False
+        elif cycle.chunked_encoding is False and not cycle.keep_alive:
+            # uvicorn wants the length that was stated to come.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, told)
 
 
 async def _refuse(fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import reprlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
@@ -89,7 +90,7 @@ def read(kind: type[T], body: bytes) -> T:
     """
     try:
         with _uncollected():
-            return kind.model_validate_json(body)
+            return kind.model_validate_json(body.removeprefix(BOM_UTF8))
     except ValidationError as error:
         raise _fault(kind, error.errors(include_url=False)[0]) from None
     except EngineError as error:

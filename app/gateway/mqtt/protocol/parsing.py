@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
+from codecs import BOM_UTF8
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -40,6 +41,7 @@ def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
     """
     if caller.request_id == EVERY:
         raise Fault(400, f"request_id is {EVERY!r}; that is for cancels only", "request_id")
+    payload = payload.removeprefix(BOM_UTF8)
     _check_counts(payload)
     try:
         request = ChatRequest.model_validate_json(payload)
