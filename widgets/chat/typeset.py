@@ -24,13 +24,16 @@ from widgets.glyphs import Glyphs
 EMPTY = Content()
 MIN_WIDTH = 8
 MIN_COLUMN = 3
+# Quotes within each other, and twice the lists. The parser drops what is deeper, from 20 on unless
+# it is told otherwise, and takes 3 frames of the interpreter's stack for each.
+MAX_NESTING = 100
 
 
 @cache
 def markdown_parser() -> MarkdownIt:
     """A parser of GitHub's dialect. HTML stays text, so that nothing that a model writes is
     hidden."""
-    return MarkdownIt("gfm-like", {"html": False})
+    return MarkdownIt("gfm-like", {"html": False, "maxNesting": MAX_NESTING})
 
 
 def code_blocks(markdown: str) -> list[str]:
@@ -100,6 +103,7 @@ class Typesetter:
                 return self._list(node, width)
             case "blockquote":
                 lead = Content.styled(self._quote, ".faint")
+                lead = lead if width - len(lead) >= MIN_WIDTH else EMPTY
                 rows = self._flow(node.children, width - len(lead), spaced=True)
                 return [row.behind(lead) for row in rows]
             case "fence" | "code_block":
@@ -130,6 +134,11 @@ class Typesetter:
         ordered = node.type == "ordered_list"
         first = int(node.attrs.get("start", 1))
         indent = len(f"{first + len(node.children) - 1}. ") if ordered else len(self._bullet)
+        if width - indent < MIN_WIDTH:
+            # There is no room for it, and what stands beside the screen is not seen.
+            return self._flow(
+                [block for item in node.children for block in item.children], width, spaced=spaced
+            )
         rows: list[Row] = []
         for number, item in enumerate(node.children, first):
             if rows and spaced:
@@ -249,7 +258,12 @@ class Document:
         self._text = text
         del self.rows[self._tail_row :]
         source = text[self._tail_start :]
-        tree = SyntaxTreeNode(markdown_parser().parse(source))
+        tokens = markdown_parser().parse(source)
+        if any(token.level >= MAX_NESTING - 1 for token in tokens):
+            self._tail_row = len(self.rows)
+            self.rows += wrap(Content(source), self._width)
+            return
+        tree = SyntaxTreeNode(tokens)
         blocks = tree.children
         for block in blocks:
             if block is blocks[-1]:
