@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,7 +90,7 @@ def _tui(
                 )
         given = stated(engine, interface, common) | {"device": model.device}
         raise typer.Exit(_demonstrate(settings, given))
-    if process.is_terminal(sys.stdin) and process.is_terminal(sys.stdout):
+    if process.has_screen():
         if each or as_json:
             raise typer.BadParameter(
                 "it is for the plain program, where standard input or output is no terminal",
@@ -379,7 +378,7 @@ def _demonstrate(settings: Settings, options: dict[str, object]) -> int:
     from app.commands import demo
     from app.process import process
 
-    if process.is_terminal(sys.stdin) and process.is_terminal(sys.stdout):
+    if process.has_screen():
         return process.run(settings, lambda: demo.show_crowd(options), stderr=False)
     return process.run(settings, lambda: demo.run(settings), stderr=True)
 

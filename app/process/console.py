@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.process.process import StreamError, is_terminal
+from app.process.process import StreamError, is_dumb, is_terminal
 from app.settings.settings import SettingsError
 from engine.serving.loading import Progress as Loading
 
@@ -59,7 +59,7 @@ def progress_bar() -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not is_terminal(sys.stderr),
+        disable=not is_terminal(sys.stderr) or is_dumb(),
     )
 
 

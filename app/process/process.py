@@ -47,6 +47,16 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def has_screen() -> bool:
+    """Whether there is a terminal that more can be done on than print."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stdout) and not is_dumb()
+
+
+def is_dumb() -> bool:
+    """Whether terminals are said to print and no more, as in Emacs and in logs of builds."""
+    return os.environ.get("TERM") == "dumb"
+
+
 def error_terminal() -> TextIO | None:
     """Standard error if it is a terminal; otherwise None."""
     return sys.stderr if is_terminal(sys.stderr) else None

@@ -351,7 +351,10 @@ def test_the_interface_refuses_such_a_model_before_it_opens(
         "finally:\n    assert not {'torch', 'textual'} & set(sys.modules)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code, "--model", model], capture_output=True, text=True
+        [sys.executable, "-c", code, "--model", model],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
     )
     assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, "")
     assert ran.stderr.startswith(f"tui: could not load {model}: {told}")
