@@ -28,7 +28,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from engine.triton.overlap import overlapping
-from tests.support.kernel_variants import variants
+from tests.support.kernel_variants import NTH, variants
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TYPES = {
@@ -93,8 +93,8 @@ class Launch:
         return ASTSource(self.kernel, signature, constants, aligned)
 
 
-def launch_of(launcher: Callable[[], None]) -> Launch:
-    """The last launch of a launcher."""
+def launch_of(launcher: Callable[[], None], nth: int) -> Launch:
+    """One launch of a launcher."""
     launches = []
 
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -102,7 +102,7 @@ def launch_of(launcher: Callable[[], None]) -> Launch:
 
     with patch.object(JITFunction, "run", run):
         launcher()
-    return launches[-1]
+    return launches[nth]
 
 
 def until_wait(lines: str, kinds: dict[str, str]) -> list[str]:
@@ -159,7 +159,9 @@ def main() -> None:
     asked = parser.parse_args()
     with overlapping(asked.overlap):
         known = variants(asked.capability)
-        launches = {name: launch_of(known[name]) for name in asked.variants or known}
+        launches = {
+            name: launch_of(known[name], NTH.get(name, -1)) for name in asked.variants or known
+        }
     kernels = {
         name: compiled(launch, asked.capability, overlap=asked.overlap)
         for name, launch in launches.items()

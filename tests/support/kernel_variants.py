@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from engine.triton import sampling
 from engine.triton.attention import Pieces, paged_attention
 from engine.triton.elementwise import elementwise
 from engine.triton.embed import embed
+from engine.triton.experts import ExpertWeights, RouteWay, experts, room_for
 from engine.triton.gated import gated
 from engine.triton.gather import gather
 from engine.triton.norm import norm
@@ -187,6 +189,51 @@ SAMPLING: dict[str, Launcher] = {
     "choose of 262,144": sample(262_144, "choose"),
     "choose of 262,208": sample(262_208, "choose"),
 }
+
+
+def mix(
+    tokens: int, number: int, inner: int, width: int, way: RouteWay, **changes: Any
+) -> Launcher:
+    """A mixture of experts: all launches, one of which is compiled."""
+    dtype = changes.pop("dtype", torch.bfloat16)
+    both, down = (
+        matrix(number, 2 * inner, width, dtype=dtype),
+        matrix(number, width, inner, dtype=dtype),
+    )
+    given = ExpertWeights(both[:, :inner], both[:, inner:], down, (), "silu")
+    room = room_for(tokens * way.chosen, number, inner, width, dtype, torch.device("meta"))
+    x = matrix(tokens, width, dtype=dtype)
+    return lambda: experts(
+        x, x, numbers(tokens, number), integers(tokens), way, replace(given, **changes), room
+    )
+
+
+def biases(number: int, inner: int, width: int) -> tuple[Tensor, ...]:
+    return numbers(number, inner), numbers(number, inner), numbers(number, width)
+
+
+# Those of Qwen3-30B-A3B, and what others have besides: groups and a correction (DeepSeek V3, whose
+# experts are as many as there are), biases and limits (gpt-oss).
+_QWEN = (128, 768, 2048, RouteWay(8, "softmax", 1, 1, 1, True, 1.0, None, None))
+_DEEPSEEK = RouteWay(8, "sigmoid", 8, 4, 2, True, 2.5, numbers(256), None)
+_GPT = (32, 2880, 2880, RouteWay(4, "softmax", 1, 1, 1, True, 1.0, None, None))
+_CLAMPED: dict[str, Any] = {"biases": biases(32, 2880, 2880), "activation": "quick_gelu"}
+_CLAMPED |= {"limit": 7.0, "shift": 1.0}
+_MIXES: dict[str, Launcher] = {
+    "": mix(8, *_QWEN),
+    "many ": mix(2048, *_QWEN),
+    "exact ": mix(8, *_QWEN, dtype=torch.float32),
+    "exact many ": mix(2048, *_QWEN, dtype=torch.float32),
+    "clamped ": mix(8, *_GPT, **_CLAMPED),
+    "many clamped ": mix(2048, *_GPT, **_CLAMPED),
+    "grouped ": mix(8, 256, 2048, 7168, _DEEPSEEK),
+}
+_LAUNCHES = ("route", "sort", "experts up", "experts down", "sum of experts")
+EXPERTS: dict[str, Launcher] = {
+    f"{kind}{name}": launcher for kind, launcher in _MIXES.items() for name in _LAUNCHES
+}
+# Which launch of a launcher a variant is, where it is not the last one.
+NTH = {f"{kind}{name}": nth for kind in _MIXES for nth, name in enumerate(_LAUNCHES)}
 ONE_ROW = [strip for strip in strips(1) if is_for_one_row(strip)]
 PRODUCTS: dict[str, Launcher] = {
     f"product of {rows}{', gated' if is_gated else ''}, {strip.lines} x {strip.depth}": multiply(
@@ -200,4 +247,4 @@ PRODUCTS: dict[str, Launcher] = {
 
 def variants(capability: int) -> dict[str, Launcher]:
     """All launches on a GPU of this capability, by their names."""
-    return attention(capability) | BESIDE | SAMPLING | PRODUCTS
+    return attention(capability) | BESIDE | EXPERTS | SAMPLING | PRODUCTS

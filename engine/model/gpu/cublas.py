@@ -86,10 +86,10 @@ def sliced(launch: Callable[..., object], *matrices: Tensor) -> OfRows:
 
 
 def _multiply(out: Tensor, x: Tensor, columns: Tensor) -> None:
-    """x columns, in float32 if `out` is."""
+    """x columns, summed up and kept in float32 if `out` is."""
     if out.dtype == x.dtype:
         torch.mm(x, columns, out=out)
     elif x.device.type == "cuda":
         torch.ops.aten.mm.dtype_out(x, columns, out.dtype, out=out)
     else:
-        out.copy_(torch.mm(x, columns))
+        torch.mm(x.to(out.dtype), columns.to(out.dtype), out=out)

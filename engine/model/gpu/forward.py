@@ -177,6 +177,16 @@ class GpuForward:
         return inputs
 
 
+def grouped_products_wait(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch's grouped products of experts copy to the host how many rows each has, and go
+    through all experts, so that no graph holds them (pytorch issue 169970). Theirs that do not are
+    in bfloat16, for Hopper and for the Blackwell of data centers. Triton's interpreter has neither.
+    """
+    if device.type != "cuda":
+        return True
+    return dtype != torch.bfloat16 or torch.cuda.get_device_capability(device)[0] not in (9, 10)
+
+
 def make_gpu_program(
     model: PreTrainedModel,
     config: EngineConfig,
@@ -194,7 +204,11 @@ def make_gpu_program(
             and cannot be used any more.
     """
     max_positions = max(config.max_model_len, NUM_TOKENS)
-    graph, recorded = find_graph(model, shape, max_positions, with_experts=False)
+    parts = cache_shapes(config, shape)
+    device, dtype = parts[0].device, parts[0].dtype
+    graph, recorded = find_graph(
+        model, shape, max_positions, with_experts=grouped_products_wait(device, dtype)
+    )
     if graph.looked_up is not None:
         raise UnreadableError("some of its tokens are looked up by the ids of others")
     attending = [one for one in graph.operations if isinstance(one, Attend)]
@@ -208,8 +222,6 @@ def make_gpu_program(
     used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
     rows = max(config.max_num_seqs, _VERIFIED_ROWS)
     blocks = config.blocks_for(max_positions)
-    parts = cache_shapes(config, shape)
-    device = parts[0].device
     resident = Resident(
         torch.zeros(rows, blocks, dtype=torch.int32, device=device),
         torch.zeros(rows, dtype=torch.int32, device=device),
@@ -220,7 +232,7 @@ def make_gpu_program(
         graph,
         model,
         resident,
-        dtype=parts[0].dtype,
+        dtype=dtype,
         programs=programs,
         max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
         max_samples=max(config.max_num_seqs, NUM_SAMPLES, MOST_LOGITS),

@@ -24,10 +24,12 @@ from engine.model.program.buffers import Buffers
 from engine.model.program.by_torch import compute
 from engine.model.program.graph import (
     Attend,
+    Beside,
     ByTorch,
     Convolve,
     Elementwise,
     Embed,
+    Experts,
     Gated,
     Gather,
     Graph,
@@ -36,6 +38,7 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    PerHead,
     Recur,
     View,
     reads,
@@ -46,6 +49,7 @@ from engine.model.program.weights import Rows, dense
 from engine.triton.attention import Pieces, paged_attention
 from engine.triton.elementwise import elementwise
 from engine.triton.embed import embed
+from engine.triton.experts import ExpertRoom, ExpertWeights, RouteWay, experts, room_for
 from engine.triton.gather import gather
 from engine.triton.norm import norm
 from engine.triton.product import Normed
@@ -54,6 +58,9 @@ from engine.triton.work import most_slots
 
 # Rows of matrices begin where 16 bytes do, for types of two bytes.
 _MULTIPLE = 8
+
+# Launches of `engine.triton.experts.experts`.
+_EXPERT_LAUNCHES = 5
 
 Launch = Callable[[StepInputs[Tensor]], object]
 
@@ -113,6 +120,7 @@ class GpuProgram:
             also={reader: normed.x for reader, normed in self._norms.items()},
         )
         self._both: dict[bool, Tensor] = {}
+        self._rooms: dict[tuple[int, ...], ExpertRoom] = {}
         self._launches: list[Launch] = []
         self.products: list[Product] = []
         self.stages: list[Stage] = []
@@ -124,7 +132,9 @@ class GpuProgram:
     @property
     def num_launches(self) -> int:
         """Launches of a step of many rows, opaque modules counted as one each."""
-        return len(self._launches) + sum(len(one.launches) - 1 for one in self.products)
+        mixes = sum(isinstance(one.operation, Experts) for one in self.stages)
+        more = sum(len(one.launches) - 1 for one in self.products)
+        return len(self._launches) + more + mixes * (_EXPERT_LAUNCHES - 1)
 
     def check(self, tokens: int, samples: int) -> None:
         """See that a step has room.
@@ -200,6 +210,12 @@ class GpuProgram:
                     )
             case Attend():
                 self._attend(operation, out)
+            case Experts():
+                self._experts(operation, out)
+            case Beside(x=x, y=behind):
+                sides = out[:, : x.columns], out[:, x.columns :]
+                for side, view in zip(sides, (x, behind), strict=True):
+                    self._matrix(per_sample, elementwise, side, tensor(view))
             case Gather(x=x):
                 source = tensor(x)
                 self._launches.append(
@@ -212,8 +228,8 @@ class GpuProgram:
                 self._matrix(per_sample, lambda a, b: a.copy_(run(b)), out, tensor(x))
             case ByTorch(operation=inner):
                 self._by_torch(inner, out)
-            case Convolve() | Recur():
-                raise AssertionError("models that keep states run module by module on a GPU")
+            case Convolve() | Recur() | PerHead():
+                raise AssertionError("models with states or latents run by modules on a GPU")
 
     def _by_torch(self, operation: Kerneled, out: Tensor) -> None:
         """Compute an operation by its definition. It allocates, as opaque modules do."""
@@ -237,7 +253,7 @@ class GpuProgram:
                     to.copy_(table[index.clamp(0, len(table) - 1)])
                 case Gather(x=x):
                     to.copy_(of(x)[given.last_tokens.long().clamp(0, tokens - 1)])
-                case Norm() | Linear() | Gated() | Elementwise():
+                case Norm() | Linear() | Gated() | Elementwise() | Experts() | Beside():
                     to.copy_(compute(operation, of))
                 case _:
                     raise AssertionError("it keeps keys, values or states")
@@ -326,6 +342,45 @@ class GpuProgram:
             )
             self._both[per_sample] = room
         return room[:, :width]
+
+    def _experts(self, operation: Experts, out: Tensor) -> None:
+        x, logits = (self._buffers.tensor(one) for one in (operation.x, operation.logits))
+        routing, gating = operation.routing, operation.gating
+        way = RouteWay(
+            routing.chosen,
+            routing.score,
+            routing.groups,
+            routing.kept,
+            routing.best,
+            routing.normalised,
+            routing.scale,
+            routing.correction,
+            routing.factors,
+        )
+        # The lines of some are columns of what the model has (gpt-oss). A copy takes its place.
+        kept = [one if one.stride(2) == 1 else one.contiguous() for one in operation.weights]
+        biases = tuple(one.float().contiguous() for one in operation.biases)
+        *gate, up, down = kept
+        if gating is None:
+            weights = ExpertWeights(None, up, down, biases, operation.activation)
+        else:
+            how = gating.activation, gating.limit, gating.shift
+            weights = ExpertWeights(gate[0], up, down, biases, *how)
+        if any(one is not given for one, given in zip(kept, operation.weights, strict=True)):
+            self._originals.give_up(operation)
+        number, inner, width = up.shape
+        per_sample = operation.out.per_sample
+        sizes = (self._rows[per_sample] * way.chosen, number, inner, width)
+        if sizes not in self._rooms:
+            self._rooms[sizes] = room_for(*sizes, self._dtype, out.device)
+        room = self._rooms[sizes]
+
+        def launch(given: StepInputs[Tensor]) -> None:
+            rows = given.last_tokens if per_sample else given.rows
+            count = len(rows)
+            experts(out[:count], x[:count], logits[:count], rows, way, weights, room)
+
+        self._launches.append(launch)
 
     def _attend(self, operation: Attend, out: Tensor) -> None:
         resident, params = self._resident, operation.params

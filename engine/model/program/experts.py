@@ -156,7 +156,7 @@ def _definition(experts: Experts, index: Tensor, weight: Tensor) -> Tensor:
     sums = []
     for row in range(_COMPARED):
         x = experts.x.reference[row]
-        total = torch.zeros(experts.out.width, dtype=torch.float64)
+        total = torch.zeros(experts.out.width, dtype=torch.float64, device=x.device)
         for expert, factor in zip(index[row].tolist(), weight[row].tolist(), strict=True):
             total += factor * compute_expert(experts, x, expert).double()
         sums.append(total)
@@ -285,9 +285,9 @@ def _tried(router: _Router, product: Linear, index: Tensor, weight: Tensor) -> l
     if not isinstance(module, nn.Module) or len(at) != 2:
         return []
     columns = router.matrix.shape[1]
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(_TRIED, columns, generator=generator) * router.x.float().std()
-    rows = rows.to(router.x.dtype)
+    generator = torch.Generator("cpu").manual_seed(0)
+    rows = torch.randn(_TRIED, columns, generator=generator, device="cpu").to(router.x.device)
+    rows = (rows * router.x.float().std()).to(router.x.dtype)
     shaped = rows.reshape(*(1,) * (router.x.ndim - 2), _TRIED, columns)
     args = tuple(shaped if one is router.x else one for one in router.call.args)
     with torch.no_grad():

@@ -181,7 +181,7 @@ def _weighed(routing: Routing, routed: Routed, ours: Tensor) -> tuple[float, flo
     """The factor of the weights, and how far they then are from the recorded ones; infinitely far
     if rounding does not explain it.
     """
-    dense = torch.zeros(routed.logits.shape, dtype=torch.float64)
+    dense = torch.zeros_like(routed.logits, dtype=torch.float64)
     _, weight = routing.choose(routed.logits)
     got = dense.scatter(-1, ours, weight)
     recorded = dense.scatter(-1, routed.index, routed.weight.double())

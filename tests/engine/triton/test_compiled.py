@@ -22,7 +22,7 @@ Usage = dict[str, dict[str, Any]]
 OTHERS = sorted(SHARED_MEMORY.keys() - {90})
 # Those that took most of a card, beside one of each kind.
 MAIN = ("decode", "prefill", "wide decode", "wide prefill", "exact wide prefill", "wide merge")
-MAIN = (*MAIN, "choose", "norm", "rotation")
+MAIN = (*MAIN, "choose", "norm", "rotation", "experts up", "many clamped experts up")
 # These have their keys copied two turns ahead, everywhere but on the cards where two programs on
 # a multiprocessor are worth more.
 AHEAD = ("decode", "prefill", "narrow decode", "narrow prefill", "wide decode", "wide prefill")

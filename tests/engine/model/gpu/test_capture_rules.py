@@ -85,7 +85,31 @@ def test_nothing_waits_and_nothing_of_ours_allocates(name: str, size: StepSize) 
     assert forward.opaque or calls.keys() <= OURS | VIEWS
 
 
-def test_experts_that_loop_over_the_chosen_ones_are_found_to_wait() -> None:
+@pytest.mark.parametrize("way", ["eager", "grouped_mm"])
+def test_experts_that_torch_computes_wait_where_they_loop(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """transformers has such a loop, too; with it there would be no graphs."""
-    _, calls = watched("qwen3_moe", SIZES[0], experts_implementation="eager")
-    assert [call for call in calls if call.startswith(WAITING)]
+    monkeypatch.setattr(gpu_forward, "grouped_products_wait", lambda *_: False)
+    forward, calls = watched("qwen3_moe", SIZES[0], experts_implementation=way)
+    assert forward.opaque
+    assert bool([call for call in calls if call.startswith(WAITING)]) == (way == "eager")
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "waits"),
+    [
+        ((8, 0), torch.bfloat16, True),
+        ((8, 9), torch.bfloat16, True),
+        ((9, 0), torch.bfloat16, False),
+        ((9, 0), torch.float16, True),
+        ((9, 0), torch.float32, True),
+        ((10, 0), torch.bfloat16, False),
+        ((12, 0), torch.bfloat16, True),
+    ],
+)
+def test_experts_are_ours_where_torchs_products_wait(
+    capability: tuple[int, int], dtype: torch.dtype, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert gpu_forward.grouped_products_wait(torch.device("cuda"), dtype) == waits

@@ -25,13 +25,13 @@ from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.program import GpuProgram
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Linear
+from engine.model.program.graph import Attend, Beside, Linear
 from engine.model.program.verify import MismatchError, Wrong, kind_of
 from engine.model.trace import trace
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
 
 CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)
-# One with biases, LayerNorm and learned positions, and one with experts that stay modules.
+# One with biases, LayerNorm and learned positions, and one with experts.
 FEW = ("gpt2", "qwen3_moe")
 
 
@@ -75,17 +75,49 @@ def test_every_operation_of_every_architecture_agrees_with_eager_attention(name:
     assert isinstance(program_of(tiny_model(name)), GpuForward)
 
 
+def test_a_router_in_float32_is_a_product_of_parts() -> None:
+    model = tiny_model("glm4_moe", dtype=torch.bfloat16)
+    for name, module in model.named_modules():
+        if name.endswith("mlp.gate"):
+            matrix: torch.Tensor = module.weight.data.float()
+            generator = torch.Generator().manual_seed(0)
+            noise = torch.randn(matrix.shape, generator=generator) * matrix.std() * 2.0**-10
+            module.weight.data = matrix + noise
+    forward = program_of(model)
+    assert forward.opaque == ()
+    assert any(isinstance(one.operation, Beside) for one in forward._program.stages)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt_oss", "glm4_moe"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_types_of_two_bytes_are_verified_by_their_own_rounding(dtype: torch.dtype) -> None:
-    assert isinstance(program_of(tiny_model("llama", dtype=dtype)), GpuForward)
+def test_types_of_two_bytes_are_verified_by_their_own_rounding(
+    name: str, dtype: torch.dtype
+) -> None:
+    forward = program_of(tiny_model(name, dtype=dtype))
+    assert forward.opaque == ()
 
 
-def test_a_layer_of_llama_is_nine_launches() -> None:
-    forward = program_of(tiny_model("llama"))
-    # Two norms, four products, the rotation with the store, attention, and gate with up. Around the
-    # layers are the embedding, the rows that sample of the last attention and of its residual, the
-    # last norm and the head.
-    assert forward.num_launches == 3 * 9 + 5
+# Of a step of three layers. Llama's layers have two norms, four products, the rotation with the
+# store, attention, and gate with up; around them are the embedding, the rows that sample of the
+# last attention and of its residual, the last norm and the head. Qwen 3 norms queries and keys.
+# Experts are the product of the router, five launches and the sum with the residual, in the place
+# of two products and of gate with up.
+LAUNCHES = {
+    "llama": 3 * 9 + 5,
+    "qwen3": 3 * 11 + 5,
+    "gemma2": 3 * 14 + 5,
+    "gemma3_text": 3 * 15 + 6,
+    "gpt2": 40,
+    "qwen3_moe": 3 * 15 + 5,
+    "mixtral": 3 * 13 + 5,
+    "gpt_oss": 3 * 14 + 5,
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_step_has_so_many_launches(name: str) -> None:
+    forward = program_of(tiny_model(name))
+    assert (forward.num_launches, forward.opaque) == (LAUNCHES[name], ())
 
 
 def test_a_layer_that_shares_keys_and_values_stores_none() -> None:
@@ -159,11 +191,12 @@ def test_what_a_kernel_gets_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPat
         ("gated", "llama"),
         ("elementwise", "gemma2"),
         ("gather", "llama"),
+        ("experts", "qwen3_moe"),
     ],
 )
 def test_torch_gives_what_a_launch_would(kind: str, name: str) -> None:
     model = tiny_model(name)
-    graph, _ = find_graph(copy.deepcopy(model), shape_of(model), MAX_LEN, with_experts=False)
+    graph, _ = find_graph(copy.deepcopy(model), shape_of(model), MAX_LEN)
     apart = [
         Wrong(at, kind, one.out.width, "is set apart")
         for at, one in enumerate(fuse(graph).operations)
@@ -176,7 +209,7 @@ def test_torch_gives_what_a_launch_would(kind: str, name: str) -> None:
 
 def test_attention_that_is_wrong_leaves_all_to_torch() -> None:
     model = tiny_model("llama")
-    graph, _ = find_graph(copy.deepcopy(model), shape_of(model), MAX_LEN, with_experts=False)
+    graph, _ = find_graph(copy.deepcopy(model), shape_of(model), MAX_LEN)
     at = next(at for at, one in enumerate(fuse(graph).operations) if isinstance(one, Attend))
     apart = [Wrong(at, "attend", 48, "differs from the model by 0.5")]
     with pytest.raises(MismatchError, match="the kernel for attend differs") as caught:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.program import experts
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.by_torch import compute
 from engine.model.program.capture import Capture
@@ -18,6 +19,7 @@ from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.gating import Gating, guess_gating
 from engine.model.program.graph import Experts, Graph, Linear, Opaque
+from engine.model.program.provenance import Provenance
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
@@ -48,6 +50,34 @@ def test_graph_with_experts_computes_the_recorded_logits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MIXTURES)
+def test_experts_are_read_on_the_device_that_they_are_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is made anew has the device of the recorded tensors, and not torch's own, which is
+    another one here: torch refuses to compute with both.
+    """
+    read = experts.read_experts
+
+    def by_numbers(of: Callable[..., Any]) -> Callable[..., Any]:
+        def found(*arguments: Any) -> Any:
+            with torch.device("cpu"):
+                return of(*arguments)
+
+        return found
+
+    def elsewhere(*arguments: Any) -> Any:
+        with torch.device("meta"):
+            return read(*arguments)
+
+    # Activations are found by numbers of the host, and places of columns are such.
+    monkeypatch.setattr(experts, "_weights", by_numbers(experts._weights))
+    monkeypatch.setattr(Provenance, "view", by_numbers(Provenance.view))
+    monkeypatch.setattr("engine.model.program.read.read_experts", elsewhere)
+    graph, _ = found(tiny_model(name))
+    assert experts_of(graph)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
 def test_in_bfloat16_experts_are_read_too(name: str) -> None:
     graph, _ = found(tiny_model(name, dtype=torch.bfloat16))
     assert experts_of(graph)
@@ -68,8 +98,8 @@ def test_a_router_in_float32_is_read_beside_experts_in_bfloat16(is_exact: bool) 
     assert len(experts_of(graph)) == len(routers)
     assert not only(Opaque, graph)
     makers = {id(one.out): one for one in graph.operations}
-    for router, experts in zip(routers, experts_of(graph), strict=True):
-        product = makers[id(experts.logits.value)]
+    for router, mixture in zip(routers, experts_of(graph), strict=True):
+        product = makers[id(mixture.logits.value)]
         assert isinstance(product, Linear)
         (matrix,) = product.weights
         assert isinstance(matrix, torch.Tensor)
