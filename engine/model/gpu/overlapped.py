@@ -24,8 +24,11 @@ from engine.model.gpu.runner import GpuRunner
 
 logger = logging.getLogger(__name__)
 
-# Whose kernels may start before the one before has ended: Hopper, and what came after it.
-_LEAST_CAPABILITY = (9, 0)
+# Whose kernels may start before the one before has ended: Hopper and the Blackwell of data centers.
+# On sm_120 their capture was seen to fail (sglang pull request 18596), and a capture that fails
+# leaves the allocator of a torch before 2.12 waiting for its end. Nobody has seen either work.
+_GENERATIONS = (9, 10)
+_LEAST_TORCH = (2, 12)
 # Each way decodes so often, in turns, so that a clock that falls meanwhile falls for both.
 _ROUNDS = 3
 # Steps of a round. The second block of a sequence begins among them.
@@ -53,7 +56,11 @@ class Decoded:
 
 
 def overlap_pays(
-    decode: Callable[[bool], Decoded], capability: tuple[int, int], *, name: str
+    decode: Callable[[bool], Decoded],
+    capability: tuple[int, int],
+    *,
+    name: str,
+    torch_version: str = torch.__version__,
 ) -> bool:
     """Whether launches are to overlap: they can, they give the same, and steps are faster so.
 
@@ -62,7 +69,8 @@ def overlap_pays(
         capability: of the GPU.
         name: of the model, for messages.
     """
-    if capability < _LEAST_CAPABILITY:
+    release = tuple(map(int, torch_version.split(".")[:2]))
+    if capability[0] not in _GENERATIONS or release < _LEAST_TORCH:
         return False
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):

@@ -111,10 +111,16 @@ def test_what_fails_goes(caplog: pytest.LogCaptureFixture) -> None:
     assert "launches do not overlap: RuntimeError: operation not permitted" in record.getMessage()
 
 
-def test_a_gpu_that_cannot_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("capability", "version"),
+    [((8, 9), "2.13.0"), ((12, 0), "2.13.0+cu130"), ((9, 0), "2.11.1+cu130")],
+)
+def test_a_gpu_or_a_torch_that_cannot_is_not_asked(
+    capability: tuple[int, int], version: str, caplog: pytest.LogCaptureFixture
+) -> None:
     decode = Scripted(decoded(2.0), lambda: decoded(1.0))
     with caplog.at_level(logging.INFO):
-        assert not overlap_pays(decode, (8, 9), name="llama")
+        assert not overlap_pays(decode, capability, name="llama", torch_version=version)
     assert not decode.ways
     assert not caplog.records
 
