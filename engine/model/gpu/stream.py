@@ -127,15 +127,18 @@ class CudaStream:
             # is possible in a capture.
             work()
             self._stream.synchronize()
-            # A capture that fails leaves the allocator of torch 2.11 waiting for its end, so that
-            # memory can no longer be given back (pytorch pull request 180395).
+            # What waits for the device is found before, so that few captures fail.
             with _raising_where_it_waits():
                 work()
-            # The interface's threads may use the GPU meanwhile, to read meters.
-            with torch.cuda.graph(
-                graph, self._memory, self._stream, capture_error_mode="thread_local"
-            ):
-                work()
+            try:
+                # The interface's threads may use the GPU meanwhile, to read meters.
+                with torch.cuda.graph(
+                    graph, self._memory, self._stream, capture_error_mode="thread_local"
+                ):
+                    work()
+            except Exception:
+                _end_allocation(self._device, self._memory)
+                raise
         self._graphs.add(graph)
         return graph.replay
 
@@ -167,6 +170,20 @@ def _raising_where_it_waits() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def _end_allocation(device: torch.device, memory: tuple[int, int]) -> None:
+    """End what a capture that failed has begun in the allocator, if torch has not.
+
+    That of torch 2.11 would give no memory back any more, and keep what the graph had (pytorch pull
+    request 180395).
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    try:
+        torch._C._cuda_endAllocateToPool(index, memory)
+    except RuntimeError:  # it was not under way
+        return
+    torch._C._cuda_releasePool(index, memory)
 
 
 def _event() -> torch.cuda.Event:

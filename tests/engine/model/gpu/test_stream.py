@@ -87,6 +87,40 @@ def test_work_that_waits_for_the_device_is_found_before_it_is_captured(cuda: Cud
     assert cuda.said == before
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_capture_that_fails_leaves_the_allocator_as_it_was(
+    is_open: bool, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In some versions of torch it still allocates for the graph then, in others it does not."""
+    done: list[tuple[str, int, int]] = []
+
+    def end(device: int, memory: int) -> None:
+        if not is_open:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        done.append(("end", device, memory))
+
+    def release(device: int, memory: int) -> None:
+        done.append(("release", device, memory))
+
+    @contextlib.contextmanager
+    def failing(*_: object, **__: str) -> Iterator[None]:
+        yield
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
+    capturing = torch.cuda.graph
+    monkeypatch.setattr(torch.cuda, "graph", failing)
+    stream = CudaStream(torch.device("cuda:1"))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        stream.capture(lambda: None)
+    memory = stream._memory
+    assert done == ([("end", 1, memory), ("release", 1, memory)] if is_open else [])
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    stream.capture(lambda: None)
+    assert cuda.said[-2:] == ["begin", "end"]
+
+
 def test_graphs_share_memory_with_those_that_are_there_still(cuda: Cuda) -> None:
     stream = CudaStream(torch.device("cuda"))
     graphs = [stream.capture(lambda: None) for _ in range(3)]
