@@ -413,9 +413,18 @@ class _Preparation:
             )
         # The kernels can be imported only where triton is installed.
         from engine.model.gpu.forward import GpuForward
+        from engine.model.gpu.sampler import why_not
         from engine.model.gpu.start import start_runner
 
         assert isinstance(forward, GpuForward)
+        if reason := why_not(shape.vocab_size, self.device):
+            logger.warning(
+                "%s: torch chooses its tokens, one step at a time and without CUDA graphs, because "
+                "our kernels do not: %s",
+                self._entry.name,
+                reason,
+            )
+            return TorchRunner(forward, envelope, shape), envelope
         bounds = pool_bounds(self._request, self.needs, envelope)
         share = 1.0 if bounds.least == bounds.most else self._share
         return start_runner(

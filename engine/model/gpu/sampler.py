@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.api.sampling import MAX_BIASES
+from engine.api.errors import cause_of
+from engine.api.sampling import MAX_BIASES, SamplingParams
 from engine.batch.plan import NewSequence
 from engine.model.attention.base import IntArray
+from engine.model.device import is_out_of_memory
 from engine.model.gpu.inputs import Int32Array
 from engine.model.masks import Allowed, Masks
 from engine.model.sampler import uniforms
@@ -250,6 +252,35 @@ class DeviceSampler:
             pairs[:, 0] = ids
             pairs[:, 1] = np.array(values_of, np.float32).view(np.int32)
             self._biases[index, : len(biases)] = send(pairs, self._device)
+
+
+def why_not(vocab_size: int, device: torch.device) -> str:
+    """Why the kernels cannot choose tokens of a vocabulary on a device; empty if they can.
+
+    They are compiled for it here, those for rows with structures too, and choose once.
+
+    Raises:
+        torch.OutOfMemoryError: there is no room to try.
+    """
+    likeliest = vocab_size // 2
+    try:
+        sampler = DeviceSampler(max_num_seqs=1, vocab_size=vocab_size, device=device)
+        sampler.add(0, NewSequence(0, (0,), 1, SamplingParams(temperature=0), 0, (), ()))
+        words = sampler.pack(np.zeros(1, np.int64), np.ones(1, np.int64))
+        logits = torch.zeros(1, vocab_size, device=device)
+        logits[0, likeliest] = 1.0
+        tokens = torch.full((2, 1), -1, dtype=torch.int32, device=device)
+        for masked, given in enumerate((words, np.full_like(words, -1))):
+            rows = send(given, device)
+            sampler.launch(logits, rows, tokens[masked], tokens[0].clone(), masked=bool(masked))
+        chosen = int(tokens[0])
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return cause_of(error)
+    if chosen != likeliest:
+        return f"they choose token {chosen} where {likeliest} is likeliest"
+    return ""
 
 
 def _counts(new: NewSequence, suppressed: list[int]) -> dict[int, int]:

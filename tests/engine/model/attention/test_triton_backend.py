@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from engine.api.errors import ModelError
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.cache.storage import CacheShape
 from engine.model import loader
 from engine.model.attention import triton_backend
@@ -21,7 +23,7 @@ from tests.support.loading import load
 
 pytest.importorskip("triton")
 
-from engine.model.gpu import program
+from engine.model.gpu import program, sampler
 
 ON_GPU = CacheShape(
     num_layers=1,
@@ -105,6 +107,29 @@ def test_torch_is_used_where_they_cannot_be_run(
     loaded = load(saved)
     assert loaded.card.attention == "torch"
     assert "no kernel image is available for execution on the device" in caplog.text
+    loaded.close()
+
+
+@pytest.mark.parametrize("name", ["score", "choose"])
+def test_torch_chooses_tokens_where_sampling_cannot_be_run(
+    name: str, saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Kernel:
+        def __getitem__(self, grid: object) -> Any:
+            raise RuntimeError("PassManager::run failed")
+
+    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(sampler, name, Kernel())
+    loaded = load(saved)
+    assert loaded.card.attention == "triton"
+    assert loaded.runner.depth == 1
+    said = "torch chooses its tokens, one step at a time and without CUDA graphs, because our"
+    assert caplog.text.count(said) == 1
+    assert "PassManager::run failed" in caplog.text
+    new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
+    plan = StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(new,))
+    result = loaded.runner.result(loaded.runner.submit(plan))
+    assert result.token_ids[0] >= 0
     loaded.close()
 
 
