@@ -1,7 +1,7 @@
 """Ways: how attention's programs cut their work, by card, head and type.
 
-`python -m benchmarks.gpu --parts tiles` measures on a GPU what may be faster and prints the lines
-of the table anew. Until it has run, they are what the kernels compile to (`tests/engine/triton`):
+`python -m benchmarks.gpu.tiles` measures on a GPU what may be faster and prints the lines of the
+table anew. Until it has run, they are what the kernels compile to (`tests/engine/triton`):
 nothing spills, a program's shared memory fits, and copies are two turns ahead of the products,
 except where a second program on the multiprocessor is worth more.
 """
