@@ -57,7 +57,7 @@ _small_qwen3 = partial(
     head_dim=128,
 )
 
-CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+CONFIGS: dict[str, Callable[..., PreTrainedConfig]] = {
     "llama-8b": partial(
         _config,
         LlamaConfig,
@@ -97,10 +97,16 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
 }
 
 
-def make_model(name: str, device: torch.device) -> PreTrainedModel:
-    """Make the model on the device, the same one at every call."""
+def make_model(name: str, device: torch.device, **changes: int) -> PreTrainedModel:
+    """Make the model on the device, the same one at every call.
+
+    Args:
+        changes: to its configuration, as `layers`.
+    """
     torch.manual_seed(0)
     auto: Any = AutoModelForCausalLM
     with torch.device(device):
-        model: PreTrainedModel = auto.from_config(CONFIGS[name](), dtype=torch.bfloat16).eval()
+        model: PreTrainedModel = auto.from_config(
+            CONFIGS[name](**changes), dtype=torch.bfloat16
+        ).eval()
     return model

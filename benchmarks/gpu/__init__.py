@@ -1,1 +1,1 @@
-"""batchdeck on a GPU beside what the GPU can do, and its peer: `python -m benchmarks.gpu`."""
+"""batchdeck on a GPU, its limits and its peer: `python -m benchmarks.gpu [--short]`."""

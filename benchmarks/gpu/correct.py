@@ -1,4 +1,6 @@
-"""Correctness on the device, before anything is timed: every architecture of the parity suite."""
+"""Correctness on the device, before anything is timed: every architecture of the parity suite, and
+one of each kind that kernels of ours compute in part or not at all.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,20 @@ from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
+from engine.cache.storage import cache_shapes
 from engine.core.core import EngineCore
+from engine.model.attention.triton_backend import TritonAttention
+from engine.model.forward import ModuleForward
 from engine.model.gate import checked_forward
 from engine.model.gpu.choosing import Clock
 from engine.model.gpu.forward import GpuForward
+from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.start import runner_with_graphs
 from engine.model.rope import freeze_rope
+from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.triton.product import strips
-from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
+from tests.support.zoo import LATENT, MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
 
 Cells = tuple[str, ...]
 
@@ -35,10 +42,15 @@ _OUTPUT = 20
 # Two logits of a float32 model are told apart if they differ by more.
 _NEAR_TIE = 1e-3
 
+# Heads of 256 numbers, and what layers keep of a sequence beside keys and values.
+_WIDE: dict[str, tuple[str, dict[str, Any]]] = {"llama, heads of 256": ("llama", {"head_dim": 256})}
+_STATES = ("qwen3_next", "lfm2", "mamba2")
+NAMES = (*sorted(SERVED), *_WIDE, *_STATES, *sorted(LATENT))
+
 
 def check(device: Device, names: list[str]) -> Iterator[Cells]:
     """Greedy tokens in float32 against the model's own logits; in bfloat16, the gate alone."""
-    for name in names or sorted(SERVED):
+    for name in names or NAMES:
         # The interpreter cannot compute in bfloat16.
         for dtype in (torch.float32, torch.bfloat16) if device.is_gpu else (torch.float32,):
             begun = time.perf_counter()
@@ -52,7 +64,8 @@ def check(device: Device, names: list[str]) -> Iterator[Cells]:
 
 
 def _checked(device: Device, name: str, dtype: torch.dtype) -> Cells:
-    models: Any = tiny_model(name, dtype=dtype)
+    known, changes = _WIDE.get(name, (name, {}))
+    models: Any = tiny_model(known, dtype=dtype, **changes)
     model: PreTrainedModel = models.to(device.torch)
     config = EngineConfig(
         num_blocks=18,
@@ -65,13 +78,19 @@ def _checked(device: Device, name: str, dtype: torch.dtype) -> Cells:
     shape = trace(type(model), model.config, dtype).shape
     freeze_rope(model, MAX_LEN)
     eager = copy.deepcopy(model)
-    forward = checked_forward(model, config, shape, "triton")
-    if not isinstance(forward, GpuForward):
-        return ("modules", "", "", "", "not read")
-    if device.is_gpu:
-        # The one kind of product that takes few rows of any number, wherever it is right.
-        forward.choose(_ever_faster(), lambda rows: strips(rows)[-1:])
-    runner = runner_with_graphs(forward, config, shape)
+    is_ours = not any(map(TritonAttention.why_not, cache_shapes(config, shape)))
+    forward = checked_forward(model, config, shape, "triton" if is_ours else "torch")
+    runner: GpuRunner | TorchRunner
+    if isinstance(forward, GpuForward):
+        if device.is_gpu:
+            # The one kind of product that takes few rows of any number, wherever it is right.
+            forward.choose(_ever_faster(), lambda rows: strips(rows)[-1:])
+        runner = runner_with_graphs(forward, config, shape)
+        way, graphs = "launches", str(runner.num_graphs)
+    else:
+        assert isinstance(forward, ModuleForward)
+        runner = TorchRunner(forward, config, shape)
+        way, graphs = f"modules, {forward.attention}", ""
     core = EngineCore(
         config=config,
         runner=runner,
@@ -108,8 +127,7 @@ def _checked(device: Device, name: str, dtype: torch.dtype) -> Cells:
         )
     count = sum(map(len, tokens.values()))
     right = worst < _NEAR_TIE and count == len(texts) * _OUTPUT
-    graphs = str(runner.num_graphs)
-    return ("launches", graphs, str(count), f"{worst:.1e}", "ok" if right else "WRONG")
+    return (way, graphs, str(count), f"{worst:.1e}", "ok" if right else "WRONG")
 
 
 def _ever_faster() -> Clock:

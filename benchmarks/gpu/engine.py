@@ -31,7 +31,7 @@ from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.stream import stream_on
 
 GREEDY = SamplingParams(temperature=0)
-_WARM_UP = 4
+WARM_UP = 4
 # Left beside the pool, for graphs and for what an eager step takes.
 _SPARE_BYTES = 3 << 30
 
@@ -150,7 +150,7 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
     prefilled; None if the pool is too small.
     """
     config = started.config
-    last = context + _WARM_UP + steps + 1
+    last = context + WARM_UP + steps + 1
     each = config.blocks_for(last)
     if sequences * each > config.num_blocks or last > config.max_model_len:
         return None
@@ -164,7 +164,7 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
     )
     handles: deque[object] = deque()
     ends, times = [], []
-    for step in range(_WARM_UP + steps):
+    for step in range(WARM_UP + steps):
         position = context + step
         needed = config.blocks_for(position + 1)
         rows = []
@@ -180,8 +180,8 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
     while handles:
         started.runner.result(handles.popleft())
     release(started, range(sequences))
-    gaps = [b - a for a, b in itertools.pairwise(ends)][_WARM_UP - 1 :]
-    times = times[_WARM_UP:]
+    gaps = [b - a for a, b in itertools.pairwise(ends)][WARM_UP - 1 :]
+    times = times[WARM_UP:]
     return Decodes(
         statistics.median(gaps),
         statistics.median(one.forward for one in times),

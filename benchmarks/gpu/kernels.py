@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.device import Device, Limits
-from engine.model.attention.triton_backend import programs_on, ways_on
+from engine.cache.storage import CacheShape
+from engine.model.attention.base import StepContext
+from engine.model.attention.params import AttentionParams
+from engine.model.attention.triton_backend import TritonAttention, programs_on, ways_on
 from engine.triton.attention import Pieces, paged_attention
 from engine.triton.work import lay_out, most_slots
 
@@ -16,6 +21,10 @@ Cells = tuple[str, ...]
 
 ATTENTION_HEAD: Cells = ("heads", "rows", "context", "us", "GB/s", "of copy")
 PRODUCT_HEAD: Cells = ("out x in", "rows", "us", "GB/s", "of copy", "TFLOPS", "of most")
+SDPA_HEAD: Cells = (
+    *("heads", "rows", "queries", "context", "ours us", "SDPA us", "gain", "TFLOPS", "GB/s"),
+    "difference",
+)
 _BLOCK_SIZE = 16
 
 
@@ -85,6 +94,92 @@ def attention(
             f"{seconds * 1e6:,.1f}",
             f"{rate / 1e9:,.0f}",
             f"{rate / limits.copy:.0%}",
+        )
+
+
+def beside_sdpa(
+    device: Device, cases: list[tuple[int, int, int]], *, heads: int, kv_heads: int, head_dim: int
+) -> Iterator[Cells]:
+    """Our attention over a paged cache beside torch's over keys and values in one piece.
+
+    Args:
+        cases: rows, queries of each, and tokens of each one's context, the queries among them.
+    """
+    dtype = torch.bfloat16 if device.is_gpu else torch.float32
+    for rows, queries, context in cases:
+        blocks = -(-context // _BLOCK_SIZE)
+        backend = TritonAttention()
+        storage = backend.storage(
+            CacheShape(
+                num_layers=1,
+                num_blocks=rows * blocks,
+                block_size=_BLOCK_SIZE,
+                num_kv_heads=kv_heads,
+                head_dim=head_dim,
+                value_dim=head_dim,
+                dtype=dtype,
+                device=device.torch,
+            )
+        )
+        keys, values = (
+            torch.randn(rows, kv_heads, context, head_dim, dtype=dtype, device=device.torch)
+            for _ in range(2)
+        )
+        tables = np.arange(rows * blocks).reshape(rows, blocks)
+        slots = torch.arange(context, device=device.torch)
+        for row in range(rows):
+            places = slots + row * blocks * _BLOCK_SIZE
+            storage.write(0, places, keys[row].transpose(0, 1), values[row].transpose(0, 1))
+        query = torch.randn(rows * queries, heads, head_dim, dtype=dtype, device=device.torch)
+        starts, counts = np.full(rows, context - queries), np.full(rows, queries)
+        step = StepContext(backend, storage, slots, starts, counts, tables)
+        params = AttentionParams(head_dim**-0.5)
+        whole = query.view(rows, queries, heads, head_dim).transpose(1, 2).contiguous()
+        bias = causal_lower_right(queries, context)
+        found: list[torch.Tensor] = []
+
+        def ours(
+            query: torch.Tensor = query,
+            step: StepContext = step,
+            params: AttentionParams = params,
+            found: list[torch.Tensor] = found,
+        ) -> None:
+            found[:] = [step.backend.attend(query, 0, step, params)]
+
+        def theirs(
+            whole: torch.Tensor = whole,
+            keys: torch.Tensor = keys,
+            values: torch.Tensor = values,
+            found: list[torch.Tensor] = found,
+            bias: torch.Tensor = bias,
+        ) -> None:
+            found[:] = [
+                scaled_dot_product_attention(
+                    whole,
+                    keys,
+                    values,
+                    attn_mask=bias,
+                    enable_gqa=True,
+                )
+            ]
+
+        ours()
+        mine = found[0].view(rows, queries, heads, head_dim).transpose(1, 2).float()
+        theirs()
+        worst = float((mine - found[0].float()).abs().max())
+        both = [device.seconds(device.captured(one)) for one in (ours, theirs)]
+        pairs = rows * heads * queries * (context - (queries - 1) / 2)
+        moved = 2 * rows * context * kv_heads * head_dim * dtype.itemsize
+        yield (
+            f"{heads}/{kv_heads} x {head_dim}",
+            str(rows),
+            str(queries),
+            f"{context:,}",
+            *(f"{seconds * 1e6:,.1f}" for seconds in both),
+            f"{both[1] / both[0]:.2f}x",
+            f"{4 * pairs * head_dim / both[0] / 1e12:.1f}",
+            f"{moved / both[0] / 1e9:,.0f}",
+            f"{worst:.1e}",
         )
 
 

@@ -47,9 +47,9 @@ class Shaped:
         )
 
 
-def make(name: str, device: torch.device) -> tuple[PreTrainedModel, Shaped]:
-    """A random model and its shape."""
-    model = make_model(name, device)
+def make(name: str, device: torch.device, **changes: int) -> tuple[PreTrainedModel, Shaped]:
+    """A random model and its shape; `changes` are those of `make_model`."""
+    model = make_model(name, device, **changes)
     return model, shaped(name, model)
 
 

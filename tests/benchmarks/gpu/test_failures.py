@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 
 from benchmarks.gpu import serving
-from benchmarks.gpu.__main__ import main, table
+from benchmarks.gpu.whole import main, table
 from benchmarks.peers.engines.continuous import ends
 from tests.support.harness import CoreHarness
 
