@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
+# Of a client that is away: for how long its session is kept, and how many messages are, as
+# Mosquitto keeps them.
+SESSION_SECONDS = 86_400
+MOST_QUEUED = 1000
 
 
 class BrokerError(Exception):
@@ -27,8 +32,8 @@ class BrokerError(Exception):
 class EmbeddedBroker:
     """A broker inside this process, on a thread of its own, for clients on this machine.
 
-    It speaks MQTT 3.1.1, asks for no password, and keeps nothing when it stops. As a context, it is
-    started and stopped.
+    It speaks MQTT 3.1.1, asks for no password, and keeps nothing when it stops. Until then it keeps
+    sessions that are persistent. As a context, it is started and stopped.
 
     Args:
         port: where it listens; 0 is any port that is free.
@@ -127,6 +132,8 @@ class EmbeddedBroker:
         broker = Broker(self._config())
         _spare_others(broker)
         _close_at_the_end(broker)
+        _keep_sessions(broker)
+        _keep_quality(broker)
         await broker.start()
         for name in self._ports:
             self._ports[name] = _port_of(broker, name)
@@ -152,6 +159,7 @@ class EmbeddedBroker:
                 for name, port in self._ports.items()
                 for place, address in enumerate(self._addresses)
             },
+            "session_expiry_interval": SESSION_SECONDS,
             "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {}},
         }
 
@@ -208,6 +216,71 @@ def _close_at_the_end(broker: Broker) -> None:
             writer.close()
 
     broker.stream_connected = serve_and_close
+
+
+def _keep_sessions(broker: Broker) -> None:
+    """Have what was published for a client that is away delivered when it is back. amqtt forgets
+    the sessions of clients without a name, which ours all are, and marks what it kept as retained.
+    """
+    authenticate, keep = broker._authenticate, broker._retain_broadcast_message
+
+    async def authenticate_by_name(session: Session, listener: Any) -> bool:
+        is_known: bool = await authenticate(session, listener)
+        session.is_anonymous = False
+        return is_known
+
+    async def keep_some(broadcast: Any, qos: int, session: Session) -> None:
+        if session.retained_messages.qsize() < MOST_QUEUED:
+            await keep(broadcast, qos, session)
+
+    async def publish_kept(session: Session) -> None:
+        handler = broker._get_handler(session)
+        kept = []
+        while handler is not None and not session.retained_messages.empty():
+            one = session.retained_messages.get_nowait()
+            kept.append(handler.mqtt_publish(one.topic, one.data, one.qos, retain=False))
+        await asyncio.gather(*kept)
+
+    broker._authenticate = authenticate_by_name
+    broker._retain_broadcast_message = keep_some
+    broker._publish_session_retained_messages = publish_kept
+
+
+class _Published(dict[str, Any]):
+    """What amqtt sends to subscribers, with the quality of service that it was published with."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As of a map; of `qos`, the lower one of that and of the subscription's."""
+        found = super().get(key)
+        return default if found is None else min(found, default)
+
+
+def _keep_quality(broker: Broker) -> None:
+    """Have messages delivered with the quality of service that they were published with, if the
+    subscription has not a lower one. amqtt takes the subscription's, so that deltas of 0 were
+    acknowledged one by one, and kept for clients that were away.
+    """
+    deliver = broker._handle_message_delivery
+    published: ContextVar[int | None] = ContextVar("published", default=None)
+
+    async def deliver_as_published(session: Session, handler: Any, waiter: Any) -> bool:
+        message = waiter.result()
+        published.set(None if message is None else message.qos)
+        try:
+            goes_on: bool = await deliver(session, handler, waiter)
+            return goes_on
+        finally:
+            published.set(None)
+
+    async def broadcast(
+        session: Session | None, topic: str | None, data: Any, qos: int | None = None
+    ) -> None:
+        qos = published.get() if qos is None else qos
+        told = _Published(session=session, topic=topic, data=data)
+        await broker._broadcast_queue.put(told if qos is None else _Published(told, qos=qos))
+
+    broker._handle_message_delivery = deliver_as_published
+    broker._broadcast_message = broadcast
 
 
 def _is_no_silent_client(record: logging.LogRecord) -> bool:
