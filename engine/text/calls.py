@@ -128,8 +128,12 @@ def _behind_thinking(prompt: str, text: str, tags: Tags | None) -> str:
     """The part of a reply behind its thinking, in which no call is looked for."""
     if tags is None:
         return text
-    is_open = prompt.rstrip().endswith(tags.open) or text.lstrip().startswith(tags.open)
-    return text.partition(tags.close)[2] if is_open else text
+    is_open = prompt.rstrip().endswith(tags.open)
+    begins: tuple[str, ...] = (tags.open, tags.close)
+    while is_open or text.lstrip().startswith(begins):
+        is_open, begins = False, (tags.open,)
+        text = text.partition(tags.close)[2]
+    return text
 
 
 def _shown(text: str, calling: Calling) -> str:

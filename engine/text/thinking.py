@@ -72,7 +72,7 @@ class _State(Enum):
     OPENED = auto()  # as START, but the prompt ends with the opening tag
     LEAD = auto()  # no line of the thinking has begun
     THINKING = auto()
-    CLOSED = auto()  # no line of the content has begun
+    CLOSED = auto()  # nothing but white space and a part of the opening tag has come since
     CONTENT = auto()
 
 
@@ -80,7 +80,9 @@ class TaggedParts(Parts):
     """The parts of a reply that may begin with thinking between tags.
 
     Thinking stands at the beginning of a reply, or nowhere: a tag that a reply quotes later is
-    content. Line breaks around the tags are markup, as templates have it.
+    content. It may be in several blocks with nothing between them: models open another one behind
+    one that is empty. A reply may begin with the closing tag. Line breaks around the tags are
+    markup, as templates have it.
 
     Args:
         is_open: whether the prompt ends with the opening tag, so that the reply begins as thinking.
@@ -91,11 +93,13 @@ class TaggedParts(Parts):
         self._tags = tags
         self._turn(_State.OPENED if is_open else _State.START)
         self._held = ""  # text that is not decided
-        self._num_tokens = 0  # until thinking begins
+        self._num_tokens = 0  # until thinking begins, or begins again
+        self._has_thought = False
 
     def _read(self, token_id: int | None, text: str) -> None:
         if self._state is _State.THINKING and not self._held and self._is_plain(text):
             self._decide(Part.THINKING, len(text))  # the usual case
+            self._has_thought |= bool(text)
             text = ""
         self._num_tokens += token_id is not None
         if text:
@@ -103,15 +107,19 @@ class TaggedParts(Parts):
             self._advance()
         if token_id is None:
             return
-        starts = self._state in (_State.START, _State.OPENED)
+        starts = self._state in (_State.START, _State.OPENED, _State.CLOSED)
         if token_id == self._tags.open_id and starts and not self._held.strip():
-            self._give(Part.MARKUP, len(self._held))
-            self._open()
+            self._open(len(self._held), 0)
         elif token_id == self._tags.close_id and self._thinks:
             self._end_thinking(len(self._held), 0)
             self._advance()
+        elif token_id == self._tags.close_id and starts and not self._held.strip():
+            self._give(Part.MARKUP, len(self._held))
+            self._turn(_State.CLOSED)
 
     def _close(self) -> None:
+        if self._state is _State.CLOSED:
+            self._skip_breaks(_State.CONTENT)
         self._give(Part.THINKING if self._thinks else Part.CONTENT, len(self._held))
 
     def _is_plain(self, text: str) -> bool:
@@ -124,30 +132,41 @@ class TaggedParts(Parts):
 
     def _advance(self) -> None:
         """Decide what can be decided of the text that is held."""
-        if self._state in (_State.START, _State.OPENED):
-            self._find_beginning()
-        if self._state is _State.LEAD:
-            self._skip_breaks(_State.THINKING)
-        if self._state is _State.THINKING:
-            self._find_end()
-        if self._state is _State.CLOSED:
-            self._skip_breaks(_State.CONTENT)
+        length = -1
+        while length != len(self._held):  # Blocks may follow one another.
+            length = len(self._held)
+            if self._state in (_State.START, _State.OPENED, _State.CLOSED):
+                self._find_beginning()
+            if self._state is _State.LEAD:
+                self._skip_breaks(_State.THINKING)
+            if self._state is _State.THINKING:
+                self._find_end()
         if self._state is _State.CONTENT:
             self._give(Part.CONTENT, len(self._held))
             self._is_settled = True
 
     def _find_beginning(self) -> None:
-        begun, tag = self._held.lstrip(), self._tags.open
+        begun, tag, close = self._held.lstrip(), self._tags.open, self._tags.close
+        blank = len(self._held) - len(begun)
         if begun.startswith(tag):
-            self._give(Part.MARKUP, len(self._held) - len(begun) + len(tag))
-            self._open()
-        elif not tag.startswith(begun):
+            self._open(blank, len(tag))
+        elif self._state is _State.START and begun.startswith(close):
+            self._give(Part.MARKUP, blank + len(close))
+            self._turn(_State.CLOSED)
+        elif tag.startswith(begun) or (self._state is _State.START and close.startswith(begun)):
+            return
+        elif self._state is _State.CLOSED:
+            self._skip_breaks(_State.CONTENT)
+        else:
             # A model may write the tag again that the prompt ends with, so it was looked for.
             self._turn(_State.LEAD if self._state is _State.OPENED else _State.CONTENT)
 
-    def _open(self) -> None:
-        if self._state is _State.START:
-            self.num_thinking = self._num_tokens
+    def _open(self, blank: int, tag: int) -> None:
+        """Begin the thinking behind blanks and the tag, so many characters of what is held."""
+        if self._state in (_State.START, _State.CLOSED):
+            self.num_thinking += self._num_tokens
+        self._give(Part.THINKING if self._has_thought else Part.MARKUP, blank)
+        self._give(Part.MARKUP, tag)
         self._turn(_State.LEAD)
 
     def _find_end(self) -> None:
@@ -165,6 +184,7 @@ class TaggedParts(Parts):
         self._give(Part.THINKING, said)
         self._give(Part.MARKUP, length - said + tag)
         self._turn(_State.CLOSED)
+        self._num_tokens = 0
 
     def _skip_breaks(self, state: _State) -> None:
         """Take line breaks for markup; go on to `state` at another character."""
@@ -173,6 +193,7 @@ class TaggedParts(Parts):
             self._turn(state)
 
     def _give(self, part: Part, length: int) -> None:
+        self._has_thought |= part is Part.THINKING and length > 0
         self._decide(part, length)
         self._held = self._held[length:]
 

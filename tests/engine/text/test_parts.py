@@ -69,6 +69,19 @@ CASES = {
     "quoted later": (False, "Tags: <think>x</think>", "", "Tags: <think>x</think>"),
     "closed twice": (False, "<think>a</think>b</think>c", "a", "b</think>c"),
     "tags within": (False, "<think>a </th <think> < b</think>c", "a </th <think> < b", "c"),
+    "closed first": (False, "\n</think>\n\n4", "", "4"),
+    "two blocks": (False, "<think>a</think>\n<think>\nb</think>c", "a\nb", "c"),
+    "an empty one first": (False, "<think>\n\n</think>\n\n<think>b</think>\n\nc", "b", "c"),
+    "two, the first opened by the prompt": (True, "a</think><think>b</think>c", "ab", "c"),
+    "the second not closed": (False, "<think>a</think>\n\n<think>b", "a\n\nb", ""),
+    "half another one": (False, "<think>a</think>\n\n<thin", "a", "<thin"),
+    "another one behind content": (
+        False,
+        "<think>a</think>b <think>c</think>",
+        "a",
+        "b <think>c</think>",
+    ),
+    "nothing behind it": (False, "<think>a</think>\n\n", "a", ""),
     "opened by the prompt": (True, "Hm.\n</think>\n\n4", "Hm.", "4"),
     "opened by both": (True, "\n<think>\nHm.</think>4", "Hm.", "4"),
     "closed at once": (True, "</think>4", "", "4"),
@@ -164,6 +177,22 @@ def test_tags_may_be_special_tokens_which_have_no_text() -> None:
     ]
     assert read(parts, tokens) == ("Hm.", "4 5")
     assert parts.num_thinking == 4
+
+
+def test_tokens_of_each_block_are_counted() -> None:
+    parts = TaggedParts(MISTRAL, is_open=False)
+    tokens = [
+        (1, ""),
+        (TEXT, "a"),
+        (2, ""),
+        (TEXT, "\n"),
+        (1, ""),
+        (TEXT, "b"),
+        (2, ""),
+        (TEXT, "c"),
+    ]
+    assert read(parts, tokens) == ("a\nb", "c")
+    assert parts.num_thinking == 7  # all but the last
 
 
 def test_a_special_tag_behind_content_is_none() -> None:
