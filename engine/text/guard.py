@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from engine.api.client import ChatMessage
@@ -22,6 +23,7 @@ _UNKNOWN = "\U00013000"  # a hieroglyph: tokenizers have no token for it, except
 # An added token can mark a turn if punctuation encloses a word in it, as in `<|im_start|>`. Some
 # tokenizers also add words, digits and runs of blanks, which mark nothing.
 _PLAIN = re.compile(r"[\w.:-]+")
+_WORD = re.compile(r"\S+")
 _LETTER = re.compile(r"[^\W\d_]")
 _MARKER = re.compile(r"[^\w\s].*\w.*[^\w\s]", re.DOTALL)
 
@@ -114,12 +116,16 @@ class ContentGuard:
         """The guarded tokens of the same chat of harmless words.
 
         A template may refuse words where it looks for something else, which says nothing of the
-        chat. Then the characters are set apart from each other instead.
+        chat. Then those words stay that can be no part of a token, or the characters are set apart
+        from each other instead.
         """
-        try:
-            return self._count(encode(_changed(messages, _blank, self._blank_name)))
-        except InvalidRequestError:
-            return self._count(encode(_changed(messages, self._spread, self._spread_name)))
+        for change, change_name in ((_blank, self._blank_name), (self._blank_words, None)):
+            with suppress(InvalidRequestError):
+                return self._count(encode(_changed(messages, change, change_name)))
+        return self._count(encode(_changed(messages, self._spread, self._spread_name)))
+
+    def _blank_words(self, text: str) -> str:
+        return _WORD.sub(lambda word: self._blank_name(word[0]), text)
 
     def _blank_name(self, name: str) -> str:
         """A name or an id as it is, because templates look for it and check it; or other letters in
