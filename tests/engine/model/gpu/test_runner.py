@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
+from engine.api.errors import DeviceLostError
 from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
@@ -211,6 +212,29 @@ def test_each_graph_is_told_of() -> None:
     runner = gpu_runner(HostStream())
     runner.capture([StepSize(2, 2, chunks=False), StepSize(1, 1, chunks=False)], progress)
     assert said == ["capturing CUDA graph 1 of 2", "capturing CUDA graph 2 of 2"]
+
+
+@pytest.mark.parametrize("runner", [lambda: gpu_runner(HostStream()), torch_runner])
+def test_a_runner_whose_device_is_lost_says_so(
+    runner: Callable[[], GpuRunner | TorchRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runner()
+    new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
+    plan = StepPlan(1, (Row(0, 0, 3, (2,), True, True),), new=(new,))
+    handle = made.submit(plan)
+    made._device = torch.device("cuda")
+    monkeypatch.setattr("engine.model.device._is_lost", lambda _device: True)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+    for name in ("append", "extend"):
+        monkeypatch.setattr(made._batch, name, fail)
+    lost = "cuda computes nothing any more: "
+    with pytest.raises(DeviceLostError, match=lost):
+        made.result(handle)
+    with pytest.raises(DeviceLostError, match=lost):
+        made.submit(StepPlan(2, (Row(0, 3, 1, (), True, False),)))
 
 
 def test_a_closed_runner_holds_nothing_on_its_device() -> None:
