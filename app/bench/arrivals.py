@@ -1,4 +1,4 @@
-"""Arrivals: when requests come."""
+"""Arrivals: the arrival times of requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def arrivals(rate: float, burstiness: float, rng: np.random.Generator) -> Iterator[float]:
-    """Moments of arrival in seconds, without end.
+    """Yield arrival times in seconds, without end.
 
     Gaps are gamma-distributed with mean `1 / rate` and shape `burstiness`, as `vllm bench serve`
-    defines it. Unlike there, the sum of the gaps is left as it was drawn.
+    defines it. Unlike there, the sum of the gaps is not rescaled.
 
     Args:
         rate: requests a second; if infinite, all come at once.

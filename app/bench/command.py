@@ -40,7 +40,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     """
     records: list[StepRecord] = []
     with progress_bar() as progress:
-        # Errors that show without a model are told before one is loaded.
+        # Errors that show without a model are raised before one is loaded.
         compared = _compared(options)
         workload = synthetic(options) if options.dataset_path is None else None
         targets = parse_targets(options)
@@ -72,8 +72,8 @@ def run(settings: Settings, options: BenchOptions) -> int:
 
 @contextmanager
 def _testbed(settings: Settings, options: BenchOptions, progress: Progress) -> Iterator[Testbed]:
-    """The testbed for what `--simulate` names, or for the model of the settings, which stays loaded
-    until the end of the context."""
+    """The testbed that `--simulate` names, or one on the model of the settings, which stays loaded
+    until the context ends."""
     if options.simulate is not None:
         try:
             testbed = simulated(options.simulate, settings, charge_padding=options.charge_padding)
@@ -125,7 +125,7 @@ def _with_knobs(
 
 
 def _wrong_knob(error: InvalidConfigError, options: BenchOptions) -> SettingsError:
-    """The error as a sentence that begins with the flag by which the knob was stated."""
+    """The error as a sentence that begins with the flag that set the knob."""
     if error.param == "policy" and options.policy is not None:
         return SettingsError(f"--policy: {error.message}")
     stated = _stated(part for text in options.compare for part in text.split(","))
@@ -136,13 +136,13 @@ def _wrong_knob(error: InvalidConfigError, options: BenchOptions) -> SettingsErr
 
 
 def _stated(texts: Iterable[str]) -> list[str]:
-    """The names of the knobs that texts `name=value` state."""
+    """The knob names in texts of the form `name=value`."""
     return [text.partition("=")[0].strip() for text in texts]
 
 
 def _check_lengths(plan: Plan, testbed: Testbed) -> None:
-    """Refuse a made-up workload that does not fit. Requests of a dataset that do not fit run, and
-    count as failed."""
+    """Refuse a synthetic workload that does not fit. Requests of a dataset that do not fit still
+    run, and count as failed."""
     limit = min(testbed.config.max_model_len, testbed.config.num_slots)
     if isinstance(plan.workload, Synthetic) and plan.workload.most_tokens > limit:
         raise SettingsError(
@@ -158,8 +158,8 @@ def _measure(
     progress: Progress,
     on_record: Callable[[StepRecord], None] | None,
 ) -> tuple[list[Run], str]:
-    """The runs, and a sentence that says why they ended early; it is empty if they did not. They
-    end early where requests would wait for ever."""
+    """The runs, and a sentence that says why they ended early, empty if they did not. They end
+    early if requests would wait forever."""
     bar = progress.add_task("", total=plan.num_requests)
     runs: list[Run] = []
     try:
@@ -179,7 +179,7 @@ def _measure(
 
 
 def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions) -> None:
-    """Write tables and charts to standard output, and the files that were asked for."""
+    """Write tables and charts to standard output, and the requested files."""
     grouped = results.by_setting(plan, runs)
     show(
         to_text(
@@ -200,7 +200,7 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions
 
 
 def _about(plan: Plan, testbed: Testbed, options: BenchOptions) -> str:
-    """What was measured, in two lines: the model and its device, and the workload."""
+    """The header of the report in two lines: the model and its device, and the workload."""
     workload = plan.workload
     if isinstance(workload, Synthetic):
         what = f"{workload.input_len} tokens in, {workload.output_len} out"
@@ -220,7 +220,7 @@ def _about(plan: Plan, testbed: Testbed, options: BenchOptions) -> str:
 
 
 def _remarks(plan: Plan, testbed: Testbed, runs: list[Run]) -> Iterator[str]:
-    """Lines with what a reader of the table has to know."""
+    """Lines that a reader of the table needs."""
     if plan.rounds > 1:
         yield f"Medians of {plan.rounds} rounds, interleaved."
     if testbed.virtual:

@@ -29,7 +29,7 @@ class Ask:
         arrival: seconds after the arrival of the first request.
         prompt_tokens, output_tokens: the lengths of prompt and output.
         max_tokens: the output length that the request announces, at least `output_tokens`.
-        prompt: token ids of the prompt where the file has its text. If empty, a prompt of
+        prompt: token ids of the prompt, if the file has its text. If empty, a prompt of
             `prompt_tokens` is made up.
         user: who sends the request, for fair share.
     """
@@ -111,8 +111,8 @@ class _Conversation(BaseModel):
 def read_dataset(path: Path, encode: Encode | None = None) -> list[Ask]:
     """The requests of a file in order of arrival; the first arrives at 0.
 
-    The beginning of the file says which of three forms it has:
-    - `{`: JSON lines with `prompt_tokens` and `output_tokens`, and, if wanted, `arrival` (seconds),
+    The first character of the file selects one of three forms:
+    - `{`: JSON lines with `prompt_tokens` and `output_tokens`, and optionally `arrival` (seconds),
       `max_tokens`, `user` and `priority`.
     - `[`: ShareGPT's JSON. The first message of each conversation is the prompt, and the second
       gives the length of the output. All arrive at once. Conversations with fewer than two
@@ -121,8 +121,8 @@ def read_dataset(path: Path, encode: Encode | None = None) -> list[Ask]:
       Azure LLM inference traces.
 
     Args:
-        encode: gives the token ids of a prompt that holds one message, and may refuse a message.
-            ShareGPT needs it, for that form states no lengths.
+        encode: returns the token ids of a prompt with one message, and may refuse a message.
+            ShareGPT needs it, because that form states no lengths.
 
     Raises:
         DatasetError: the file cannot be read, or a line of it is wrong.
@@ -192,7 +192,7 @@ def _read_sharegpt(path: Path, text: str, encode: Encode | None) -> Iterator[Ask
         asked, answer = messages[0].value, messages[1].value
         try:
             prompt = tuple(encode(asked))
-            # Both counts hold what the chat template puts around a message, so it drops out.
+            # Both counts include the chat template's frame around a message, so it cancels out.
             count = max(len(encode(asked + answer)) - len(prompt), 1)
         except InvalidRequestError as error:
             raise DatasetError(f"{path}, conversation {number}: {error.message}") from None
@@ -200,7 +200,7 @@ def _read_sharegpt(path: Path, text: str, encode: Encode | None) -> Iterator[Ask
 
 
 def _wrong(place: str, error: ValueError) -> DatasetError:
-    """An error that says in one sentence what is wrong first."""
+    """An error that states the first fault in one sentence."""
     if not isinstance(error, ValidationError):
         return DatasetError(f"{place}: {error}")
     detail = error.errors()[0]

@@ -9,30 +9,30 @@ from engine.batch.plan import Runner, StepPlan, StepResult
 
 @dataclass(frozen=True, slots=True)
 class _Handle:
-    """A step of the inner runner. `last` says for each row that samples whether its token is the
-    last one of its sequence."""
+    """A step of the inner runner. `last` says, for each row that samples, whether its token is the
+    last of its sequence."""
 
     inner: object
     last: tuple[bool, ...]
 
 
 class EndingRunner:
-    """A `Runner` (`engine.batch.plan`) over another one. It ends each sequence when `min_tokens`
-    are reached, by giving `eos` as its last token. So outputs have the lengths of the workload, and
-    their steps cost what the model costs.
+    """A `Runner` (`engine.batch.plan`) around another one. It ends each sequence at `min_tokens` by
+    returning `eos` as its last token. So outputs have the lengths of the workload, and their steps
+    cost what the model costs.
 
-    One runner serves several cores, one after the other. With the first step of a new core (steps
-    count from 1) it lets go of the sequences that the core before left behind.
+    One runner serves several cores, one after the other. At the first step of a new core (steps
+    count from 1) it releases the sequences that the previous core left.
 
     Args:
         inner: the runner that computes the steps.
-        eos: the token id that the core takes for the end of a sequence.
+        eos: the token id that ends a sequence for the core.
     """
 
     def __init__(self, inner: Runner, eos: int) -> None:
         self._inner = inner
         self._eos = eos
-        # For each sequence: its computed length from which on its next token is its last.
+        # For each sequence: the computed length from which its next token is its last.
         self._lengths: dict[int, int] = {}
 
     @property

@@ -9,11 +9,11 @@ _PER_LOG = 1 / math.log(WIDTH)
 
 
 class Histogram:
-    """Counts of positive samples in buckets that are each 0.1 % wider than the one before.
+    """Counts of positive samples in buckets, each 0.1 % wider than the one before.
 
-    Each sample is taken to lie in the geometric middle of its bucket, so quantiles are within
-    0.05 % of those of the samples. The mean is exact. Samples from a microsecond to a day take at
-    most 25,200 buckets, however many they are.
+    Each sample counts as the geometric middle of its bucket, so quantiles are within 0.05 % of the
+    exact ones. The mean is exact. Samples from a microsecond to a day take at most 25,200 buckets,
+    however many there are.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Histogram:
         return below + (above - below) * (position - low)
 
     def _sample(self, rank: int) -> float:
-        """The sample that has `rank` others before it in rising order."""
+        """The sample with `rank` smaller samples before it."""
         seen = self._zeros
         if rank < seen:
             return 0.0

@@ -1,4 +1,4 @@
-"""Lengths: how many tokens a prompt or an output has, drawn from a distribution."""
+"""Lengths: distributions of prompt and output lengths in tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMS = "N, uniform:LOW:HIGH or exponential:MEAN:CAP"
 
 
 class LengthError(ValueError):
-    """A length is not stated as it has to be; the message says how."""
+    """A length has the wrong form; the message says which forms are allowed."""
 
 
 class Lengths(Protocol):
@@ -45,7 +45,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Each count from `low` to `high`, both included, equally often."""
+    """Uniformly distributed counts from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -65,8 +65,8 @@ class Uniform:
 class Exponential:
     """Exponentially distributed counts with the mean `mean`, rounded up and cut at `cap`.
 
-    A count above the cap becomes the cap, as a server cuts an output at `max_tokens`. The mean that
-    results is `mean * (1 - exp(-cap / mean))`, up to rounding.
+    A count above the cap becomes the cap, as a server cuts an output at `max_tokens`. The resulting
+    mean is `mean * (1 - exp(-cap / mean))`, up to rounding.
     """
 
     mean: float

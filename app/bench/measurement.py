@@ -26,29 +26,29 @@ class Measurement:
     requests (49 bytes each), not with the number of tokens.
 
     Attributes:
-        offered: when each request that ended had arrived, failed ones too, in seconds after the
+        offered: arrival times of all requests that ended, failed ones too, in seconds after the
             start.
         arrived, finished: when each request that succeeded arrived and ended, in seconds after the
             start.
         ttft, e2el: latencies of the requests that succeeded, in seconds.
         tpot: the same, of those with more than one output token, in seconds.
-        itl: the gaps between two tokens of a request, in seconds, those of all requests together.
-        failed: how many requests failed.
+        itl: the gaps between two tokens of a request, in seconds, over all requests.
+        failed: the number of failed requests.
         input_tokens, output_tokens: tokens of the requests that succeeded.
         met: for each request of `offered`, whether it succeeded and met every target. A request
             without a TPOT is judged by its other latencies.
         output: output tokens over time, in seconds after the start.
         peak_output: most output tokens in one whole second after the start, as vLLM counts them.
-        errors: for each error message, how many requests failed with it; `MOST_ERRORS` messages at
-            most.
+        errors: for each error message, the number of requests that failed with it; at most
+            `MOST_ERRORS` messages.
         steps: sums over the steps of the run.
 
     Args:
         core: the core that runs; its step records are read until `close`.
         start: when the run began, by the core's clock.
-        targets: the most milliseconds that a request may take, for some of `TARGETS`.
-        on_record: is given every step record.
-        on_ended: is called after every request.
+        targets: upper limits in milliseconds for some of `TARGETS`.
+        on_record: called with every step record.
+        on_ended: called after every request.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Measurement:
 
     def emitted(self, now: float, gap: float | None) -> None:
         # The tokens of a step come at the same time and mostly after the same gap. So they are
-        # counted here, and booked when the time or the gap changes.
+        # counted here, and recorded when the time or the gap changes.
         if now != self._now:
             self._end_step()
             self._now = now
@@ -106,7 +106,7 @@ class Measurement:
             self._on_ended()
 
     def close(self) -> None:
-        """Book what the last steps left. The measurement takes nothing after this."""
+        """Record the last steps. The measurement accepts nothing afterwards."""
         self._end_step()
         self._end_gaps()
         self._read_records()
@@ -124,8 +124,8 @@ class Measurement:
 
     @property
     def peak_concurrency(self) -> int:
-        """The most requests that were there at once, counting those that succeeded. A request that
-        ends at the moment when another arrives is not counted beside it."""
+        """The most concurrent requests, counting those that succeeded. A request that ends exactly
+        when another arrives does not overlap it."""
         changes = sorted([(t, 1) for t in self.arrived] + [(t, -1) for t in self.finished])
         now = peak = 0
         for _, change in changes:
@@ -151,7 +151,7 @@ class Measurement:
         )
 
     def _end_step(self) -> None:
-        """Book the tokens that came at `_now`."""
+        """Record the tokens that came at `_now`."""
         if self._tokens:
             time = self._now - self._start
             self.output.add(time, self._tokens)

@@ -1,4 +1,4 @@
-"""Options: what `tui bench` and `tui simulate` are told, as typed."""
+"""Options: the command lines of `tui bench` and `tui simulate`, as typed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Svg = Annotated[Path | None, Option(metavar="FOLDER", help="Write charts there."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The settings for loading a model that a benchmark takes. None means not stated."""
+    """The settings for loading a model that a benchmark accepts. None means not stated."""
 
     dtype: Annotated[str | None, Option(metavar="TYPE", help="As `tui` has it.")] = None
     quantize: Quantize = None
@@ -44,8 +44,8 @@ class BenchOptions:
     """The command line of `tui bench`. None and empty mean not stated.
 
     Attributes:
-        more_targets: further targets of `--goodput`, which takes several, as that of `vllm bench
-            serve` does.
+        more_targets: further targets of `--goodput`, which accepts several, as `vllm bench serve`
+            does.
     """
 
     more_targets: Annotated[list[str], Argument(metavar="NAME:MS", hidden=True)] = field(

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 # plotext and matplotlib are imported when something is drawn: matplotlib takes 0.3 s.
 
-# The colours of Okabe and Ito (2008) without black: every kind of colour vision tells them apart.
-# Marks and dashes tell the lines apart without colour.
+# The colours of Okabe and Ito (2008) without black: they are distinguishable with every kind of
+# colour vision. Marks and dashes distinguish the lines without colour.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
 _MARKS = ("•", "x", "+", "o", "*", "#", "%", "@")
 _SVG_MARKS = ("o", "x", "+", "s", "*", "D", "^", "v")
 _DASHES = ("-", "--", "-.", ":")
-# Places for a text beside its point, the best first: how far to the right and how far up, both in
-# units of 8 typographic points.
+# Offsets of a label from its point, best first: to the right and up, both in units of 8 typographic
+# points.
 _OFFSETS = tuple(
     (across, up) for up in (1, -1, 2.5, -2.5, 4, -4, 5.5, -5.5) for across in (1, -1, 0)
 )
@@ -41,7 +41,7 @@ class Line:
 
     Attributes:
         label: the line's name in the legend.
-        marked: points that get a text, such as the knee of a curve: (x, y, text).
+        marked: points with a label, such as the knee of a curve: (x, y, text).
     """
 
     label: str
@@ -72,10 +72,10 @@ class Chart:
 
 
 def cumulative(samples: Sequence[float], most: int = 500) -> tuple[list[float], list[float]]:
-    """The empirical distribution: values, and for each the share of samples that are not above it.
+    """The empirical distribution: values, and for each the share of samples at or below it.
 
     Args:
-        most: the most points that it is thinned out to.
+        most: the maximum number of points after thinning.
     """
     ordered, count = sorted(samples), len(samples)
     ranks = sorted({round(i * (count - 1) / (most - 1)) for i in range(most)}) if count else []
@@ -83,13 +83,13 @@ def cumulative(samples: Sequence[float], most: int = 500) -> tuple[list[float], 
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether what is written to the stream may have colours: it is a terminal, and `NO_COLOR` is
-    not set."""
+    """Whether output to the stream may have colours: it is a terminal, and `NO_COLOR` is not
+    set."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def to_terminal(chart: Chart, *, width: int = 80, height: int = 20, colour: bool) -> str:
-    """The chart as text of `height` rows; a chart of several lines has a legend as one row more.
+    """The chart as text of `height` rows; a chart of several lines has a legend in one more row.
 
     Args:
         width: in characters.
@@ -203,7 +203,7 @@ def check_charts(flag: str, folder: Path) -> None:
     """Check, before anything is measured, that charts can be written.
 
     Raises:
-        SettingsError: the folder can neither be written to nor be made.
+        SettingsError: the folder can be neither written nor created.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -225,7 +225,7 @@ def write_charts(charts: Mapping[str, Chart], folder: Path) -> None:
 
 
 def _drawable(chart: Chart, line: Line) -> Line:
-    """The line without the points that have no place on the axes."""
+    """The line without the points that the axes cannot show."""
 
     def fits(x: float, y: float) -> bool:
         finite = math.isfinite(x) and math.isfinite(y)
@@ -237,9 +237,9 @@ def _drawable(chart: Chart, line: Line) -> Line:
 
 
 def _annotate(figure: Figure, axes: Axes, labels: Sequence[tuple[float, float, str]]) -> None:
-    """Write texts beside their points, inside the axes and not over one another. A text for which
-    no such place is found gets the last one tried."""
-    figure.draw_without_rendering()  # the layout is known from then on
+    """Write labels beside their points, inside the axes and without overlap. A label that fits at
+    no offset gets the last one tried."""
+    figure.draw_without_rendering()  # the layout is known from here on
     frame = axes.get_window_extent()
     taken: list[Bbox] = []
     for x, y, text in labels:

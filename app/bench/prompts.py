@@ -11,11 +11,11 @@ _MARKED = 4
 class PromptMaker:
     """Makes prompts for a benchmark.
 
-    A prompt is a mark, followed by a slice of one pool of random ids from a random place. The mark
-    is the prompt's number, written in the base of the vocabulary's size. It keeps two prompts from
-    being the same, so that the prefix cache finds nothing by chance. The slice costs 8 bytes a
-    token, for it holds the pool's own integers, and hardly any time: drawing each id would take
-    100 times as long.
+    A prompt is a mark, followed by a slice of one pool of random ids from a random offset. The mark
+    is the prompt's number, written in the base of the vocabulary size. It makes every prompt
+    distinct, so that the prefix cache finds nothing by chance. The slice costs 8 bytes a token,
+    because it shares the pool's integers, and hardly any time: drawing each id would take 100 times
+    as long.
 
     Args:
         vocab_size: ids are drawn from 0 up to, but not including, this.
@@ -29,7 +29,7 @@ class PromptMaker:
         self._made = 0
 
     def make(self, length: int) -> list[int]:
-        """Make a prompt of `length` ids that no other prompt of this maker begins with."""
+        """Make a prompt of `length` ids that is no prefix of another prompt of this maker."""
         number, self._made = self._made, self._made + 1
         ids = []
         for _ in range(_MARKED):

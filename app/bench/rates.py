@@ -1,4 +1,4 @@
-"""Rates: how many requests a second, stated as a range or one by one."""
+"""Rates: request rates per second, stated as a range or one by one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MOST_RATES = 100
 
 
 def parse_rates(text: str) -> list[float]:
-    """Rising rates, in requests a second. `LOW:HIGH:xK` multiplies by K, `LOW:HIGH:+K` adds K, and
-    commas separate single rates.
+    """Parse rising rates, in requests a second. `LOW:HIGH:xK` multiplies by K, `LOW:HIGH:+K` adds
+    K, and commas separate single rates.
 
     Raises:
         SettingsError: the text has another form, a rate is not above 0 or not finite, the rates do
@@ -31,7 +31,7 @@ def parse_rates(text: str) -> list[float]:
             if len(parts) != 3 or not grows or not low > 0:
                 raise wrong
             rates = []
-            # A sum of small steps may miss the last rate by a rounding.
+            # A sum of small steps may miss the last rate by a rounding error.
             while (rate := low * by ** len(rates) if how[0] == "x" else low + by * len(rates)) <= (
                 high * (1 + 1e-9)
             ) and len(rates) <= MOST_RATES:

@@ -1,4 +1,4 @@
-"""Report: the figures of a run, named, ordered and worded as `vllm bench serve` has them."""
+"""Report: the figures of a run, with the names, order and wording of `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = _LABEL + _VALUE
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The line of one figure.
+    """One line of the report.
 
     Attributes:
         key: the figure's name in `Figures` and in the JSON; vLLM's result files use the same names
@@ -98,17 +98,17 @@ def figures(
 ) -> dict[str, float]:
     """All figures by key.
 
-    Figures that were not asked for, or that have no samples, are left out. Throughputs count the
+    Figures that were not requested, or that have no samples, are left out. Throughputs count the
     requests that succeeded, as vLLM's do. The peak throughput is that of the best whole second
     after the start, as vLLM's is, but never below the mean. ITL percentiles are within 0.05 %; all
     other figures are exact.
 
     Args:
-        run: what was measured.
+        run: the measurements.
         duration: seconds from the start to the end of the last request.
         goodput: whether there were targets, so that goodput is a figure.
-        max_concurrency: most requests under way at once; None without a limit.
-        request_rate: requests a second that were asked for; None if they came as a file says.
+        max_concurrency: the limit on concurrent requests; None without one.
+        request_rate: requests a second as configured; None if arrivals came from a file.
     """
     steps = run.steps
     mean_output = _over(run.output_tokens, duration)
@@ -154,7 +154,7 @@ def to_text(runs: Sequence[tuple[str, Figures]], about: str = "", *, named: bool
 
     Args:
         runs: the name and the figures of each run; at least one run.
-        about: what was measured, as lines that go below the title.
+        about: lines that go below the title.
         named: whether the name is shown even if there is only one run.
     """
     several = len(runs) > 1

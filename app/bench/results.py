@@ -1,4 +1,4 @@
-"""Results: what was measured, and what it depends on, as JSON and as charts."""
+"""Results: measurements and their conditions, as JSON and as charts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from app.system.versions import PACKAGES, version
 
 
 def by_setting(plan: Plan, runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """The label and the runs of each setting, in the order in which settings were stated. Settings
-    without runs are left out."""
-    # Settings are told apart by identity: one may be compared with itself, to see the noise.
+    """The label and the runs of each setting, in the stated order. Settings without runs are left
+    out."""
+    # Settings are compared by identity: a setting may run against itself, to show the noise.
     found = [
         (setting.label, [run for run in runs if run.setting is setting])
         for setting, _ in plan.settings
@@ -27,8 +27,8 @@ def by_setting(plan: Plan, runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def to_json(plan: Plan, testbed: Testbed, runs: Sequence[Run]) -> dict[str, object]:
-    """All there is to know of the runs: figures, settings, versions and the machine. The figures
-    have the keys of `app.bench.report`."""
+    """Everything about the runs: figures, settings, versions and the machine. The figures have the
+    keys of `app.bench.report`."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "partial": any(run.partial for run in runs),
@@ -114,8 +114,8 @@ def _workload(plan: Plan) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """A value as JSON can hold it. Infinity becomes "inf", for JSON has none, and lengths become
-    the text by which they are stated."""
+    """A value as JSON can hold it. Infinity becomes "inf", because JSON has none, and lengths
+    become the text that states them."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, float) and value == float("inf"):

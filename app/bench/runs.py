@@ -22,15 +22,15 @@ from engine.driving.drive import drive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be run.
+    """The runs to do.
 
     Attributes:
-        settings: each setting, with the knobs that it comes to.
-        concurrency: most scripts under way at once; see `ScriptedTraffic`.
-        targets: the most milliseconds by name; see `Measurement`.
-        seed: the draw of the workload in the first round; each round after it adds 1.
-        rounds: how often all settings are run, one after the other (A B A B). Each round has its
-            own draw of the workload, which is the same for all settings.
+        settings: each setting, with its resulting knobs.
+        concurrency: most concurrent scripts; see `ScriptedTraffic`.
+        targets: upper limits in milliseconds by name; see `Measurement`.
+        seed: the seed of the workload in the first round; each later round adds 1.
+        rounds: how often all settings are run, one after the other (A B A B). Each round draws its
+            own workload, which is the same for all settings.
         warmups: requests that run under each setting before the first round and are not measured.
     """
 
@@ -52,8 +52,8 @@ class Run:
     """One workload under one setting.
 
     Attributes:
-        seed: the draw of the workload.
-        partial: whether the run was broken off; then the figures are those of the requests that
+        seed: the seed of the workload.
+        partial: whether the run was interrupted; then the figures are those of the requests that
             had ended.
     """
 
@@ -75,12 +75,12 @@ def run_all(
     """Run the plan. A run that is interrupted (SIGINT) is the last one.
 
     Args:
-        begins: is told what runs now, when a run begins.
-        ended: is called after every request.
-        on_record: is given the record of each step that is measured.
+        begins: called with a description of each run when it begins.
+        ended: called after every request.
+        on_record: called with the record of each measured step.
 
     Raises:
-        StalledError: some setting would let requests wait for ever.
+        StalledError: some setting would make requests wait forever.
     """
     if plan.warmups and not testbed.virtual:
         _warm_up(plan, testbed)
@@ -96,8 +96,8 @@ def run_all(
 
 
 def medians(runs: Sequence[Run]) -> dict[str, float]:
-    """The median of each figure over the runs that have it. Runs that were broken off are left out,
-    unless all were."""
+    """The median of each figure over the runs that have it. Interrupted runs are left out, unless
+    all were interrupted."""
     whole = [run for run in runs if not run.partial] or list(runs)
     keys = dict.fromkeys(key for run in whole for key in run.figures)
     return {
@@ -140,9 +140,9 @@ def _run(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switch the cyclic garbage collector off for a block. A core makes no cycles, and the search
-    for them takes 17 % of a simulated run at 256 sequences. Real runs keep the collector, as
-    serving does."""
+    """Disable the cyclic garbage collector for a block. A core makes no cycles, and the search for
+    them takes 17 % of a simulated run at 256 sequences. Real runs keep the collector, as serving
+    does."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -153,7 +153,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _warm_up(plan: Plan, testbed: Testbed) -> None:
-    """Run the first requests of a draw of their own, all at once, under each setting."""
+    """Run the first requests of a separate draw, all at once, under each setting."""
     scripts = plan.workload.scripts(testbed.shape.vocab_size, plan.seed + plan.rounds)
     burst = [Script(replace(script.first, arrival=0.0)) for script in islice(scripts, plan.warmups)]
     for _, knobs in plan.settings:

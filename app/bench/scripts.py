@@ -1,4 +1,4 @@
-"""Scripts: a benchmark's requests, made up from distributions or filled in from a dataset."""
+"""Scripts: a benchmark's requests, drawn from distributions or read from a dataset."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from engine.driving.traffic import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthetic:
-    """A made-up workload.
+    """A synthetic workload.
 
     Attributes:
         num_prompts: the number of requests, or of conversations if `turns` is above 1.
         input_len: tokens of a prompt after its prefix, and tokens that the user adds in each later
             turn.
         output_len: tokens of an output. Requests announce `output_len.most`.
-        request_rate, burstiness: arrivals a second, and how uneven they are; see
+        request_rate, burstiness: arrivals a second, and their burstiness; see
             `app.bench.arrivals.arrivals`.
-        prefix_len: tokens that the prompts of one group begin with in common.
+        prefix_len: length of the prefix that the prompts of one group share.
         num_prefixes: the number of such groups; prompts belong to them in turn.
-        turns: requests of a conversation. Each goes on from all tokens of those before it.
+        turns: requests of a conversation. Each continues from all tokens of those before it.
         think: seconds from the end of a turn to the next one.
     """
 
@@ -51,13 +51,13 @@ class Synthetic:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that one sequence may have by what its requests announce."""
+        """The most tokens of one sequence, by what its requests announce."""
         return self.prefix_len + self.turns * (self.input_len.most + self.output_len.most)
 
     def scripts(self, vocab_size: int, seed: int) -> Iterator[Script]:
         """Make the scripts, the same ones for the same seed. Input lengths, output lengths,
-        arrivals and ids are drawn from generators of their own, so that a change of one leaves the
-        others as they are."""
+        arrivals and ids have separate generators, so that changing one does not change the
+        others."""
         inputs, outputs, gaps, ids = _generators(seed)
         maker = PromptMaker(vocab_size, ids)
         prefixes = [maker.make(self.prefix_len) for _ in range(self.num_prefixes)]
@@ -89,7 +89,7 @@ class Recorded:
     Attributes:
         asks: the requests, in order of arrival.
         request_rate: arrivals a second, drawn instead of the file's; None keeps those of the file.
-        burstiness: how uneven the arrivals are that `request_rate` draws.
+        burstiness: the burstiness of the arrivals that `request_rate` draws.
     """
 
     asks: Sequence[Ask]
@@ -102,7 +102,7 @@ class Recorded:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that one sequence may have by what its request announces."""
+        """The most tokens of one sequence, by what its request announces."""
         return max(ask.prompt_tokens + ask.max_tokens for ask in self.asks)
 
     def scripts(self, vocab_size: int, seed: int) -> Iterator[Script]:
@@ -125,7 +125,7 @@ class Recorded:
 
 
 def _sampling(length: int, announced: int) -> SamplingParams:
-    """Greedy sampling for an output of `length` tokens that is announced as `announced` tokens
+    """Greedy sampling for an output of `length` tokens that announces `announced` tokens
     (`engine.driving.traffic.Task`)."""
     return SamplingParams(temperature=0.0, min_tokens=length, max_tokens=announced)
 

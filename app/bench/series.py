@@ -6,13 +6,12 @@ MOST_BUCKETS = 512
 
 
 class Series:
-    """Sums over equal spans of time, called buckets, from 0 on. When there would be more than
-    `MOST_BUCKETS` of them, they are joined in pairs. So a long series always keeps at least half as
-    many.
+    """Sums over equal spans of time, called buckets, from 0 on. Beyond `MOST_BUCKETS`, buckets are
+    merged in pairs. So a long series always keeps at least half as many.
 
     Attributes:
         width: the length of a bucket, in seconds.
-        sums: what was added in each bucket.
+        sums: the sum of the amounts in each bucket.
     """
 
     def __init__(self, width: float = 0.05) -> None:
@@ -29,7 +28,7 @@ class Series:
         self.sums[bucket] += amount
 
     def between(self, low: float, high: float) -> float:
-        """The sum of what was added from `low` to `high` (seconds). A bucket that lies only partly
+        """The sum of the amounts from `low` to `high` (seconds). A bucket that lies only partly
         between them counts in proportion."""
         shares = (
             max(0.0, min(high, (i + 1) * self.width) - max(low, i * self.width)) / self.width

@@ -1,4 +1,4 @@
-"""Setting: the knobs that a run changes, and the texts that state them."""
+"""Setting: the knobs that a run changes, and how to parse them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.api.knobs import Knobs
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One of the settings that are compared.
+    """One of the compared settings.
 
     Attributes:
         label: its name in reports.
-        changes: values by knob; other knobs keep what the testbed has.
+        changes: values by knob; other knobs keep the testbed's values.
     """
 
     label: str
@@ -24,12 +24,11 @@ class Setting:
 
 
 def parse_settings(compared: Sequence[str], common: Sequence[str]) -> list[Setting]:
-    """The settings to run. If nothing is to be compared, it is one, labelled by its policy.
+    """The settings to run. Without comparisons it is one setting, labelled by its policy.
 
     Args:
         compared: for each setting, its knobs as `name=value`, separated by commas.
-        common: knobs as `name=value` that hold for all settings, unless a setting states them
-            itself.
+        common: knobs as `name=value` that apply to all settings, unless a setting overrides them.
 
     Raises:
         InvalidConfigError: a text has another form, or a value has another type than its knob.
@@ -45,11 +44,10 @@ def parse_settings(compared: Sequence[str], common: Sequence[str]) -> list[Setti
 
 
 def of_policies(policies: str, common: Sequence[str]) -> list[Setting]:
-    """A setting for each of the policies that are named, separated by commas; it is labelled by the
-    policy.
+    """A setting for each named policy (separated by commas), labelled by the policy.
 
     Raises:
-        InvalidConfigError: as `parse_settings` has it.
+        InvalidConfigError: as in `parse_settings`.
     """
     named = [name.strip() for name in policies.split(",")]
     settings = parse_settings([f"policy={name}" for name in named], common)

@@ -1,4 +1,4 @@
-"""`tui simulate`: the scheduler on a simulated box, at rising rates of requests."""
+"""`tui simulate`: the scheduler on a simulated machine, at rising request rates."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import envelope, least_slots
 
 DEVICE, MODEL = "h100", "llama-8b"
-# The envelope is wide, for simulated buffers cost nothing. The knobs start where those of serving
-# engines do.
+# The envelope is wide, because simulated buffers cost nothing. The knobs start at the usual
+# defaults of serving engines.
 _ENVELOPE: Mapping[str, Any] = {"max_num_seqs": 8192, "max_num_batched_tokens": 1 << 17}
 _START: Mapping[str, Any] = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
-# The option that states each parameter that an error may name. Other knobs are stated by --knob.
+# The option for each parameter that an error may name. Other knobs are set by --knob.
 _KNOB_OPTIONS = {
     "policy": "--policy",
     "ttft_target_ms": "--ttft-target",
@@ -76,8 +76,8 @@ def run(options: SimulateOptions) -> int:
 
 
 def _curves(sweep: Sweep, testbed: Testbed) -> tuple[list[Curve], str]:
-    """The curves, and a sentence that says why they ended early; it is empty if they did not. They
-    end early where requests would wait for ever."""
+    """The curves, and a sentence that says why they ended early, empty if they did not. They end
+    early if requests would wait forever."""
     curves: list[Curve] = []
     with progress_bar() as progress:
         bar = progress.add_task("", total=sweep.num_requests)
@@ -96,7 +96,7 @@ def _curves(sweep: Sweep, testbed: Testbed) -> tuple[list[Curve], str]:
 def _report(
     options: SimulateOptions, testbed: Testbed, sweep: Sweep, curves: Sequence[Curve]
 ) -> None:
-    """Write table and charts to standard output, and the files that were asked for."""
+    """Write table and charts to standard output, and the requested files."""
     show(sweep_report.about(testbed, sweep))
     show(sweep_report.table(curves))
     for line in sweep_report.remarks(curves, sweep):
@@ -176,7 +176,7 @@ def _swap_memory(options: SimulateOptions) -> int:
 
 
 def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
-    """The testbed that a recording was taken from, for requests of at most `most` tokens."""
+    """The testbed that a recording was made on, for requests of at most `most` tokens."""
     for option, value in (("--device", options.device), ("--model", options.model)):
         if value is not None:
             raise SettingsError(
@@ -201,7 +201,7 @@ def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
 
 
 def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> Sweep:
-    """The sweep: each policy gets the knobs that hold for all."""
+    """The sweep: every policy gets the common knobs."""
     targets = {"ttft": options.ttft_target, "tpot": options.tpot_target}
     aims = [f"{name}_target_ms={limit}" for name, limit in targets.items()]
     for name, _ in map(parse_knob, options.knob):
@@ -222,8 +222,8 @@ def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> S
 def _to_json(
     options: SimulateOptions, testbed: Testbed, sweep: Sweep, curves: Sequence[Curve]
 ) -> dict[str, object]:
-    """All there is to know of the sweep, with figures named as `tui bench` names them. The same
-    options give the same data."""
+    """Everything about the sweep, with figures named as in `tui bench`. The same options give the
+    same data."""
     stated = {field.name: getattr(options, field.name) for field in fields(options)}
     hidden = ("json_file", "svg")
     return {

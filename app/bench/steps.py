@@ -11,10 +11,10 @@ class StepTally:
 
     Attributes:
         steps, failed: how many steps succeeded, and how many failed.
-        seconds: how long the steps took, in all.
-        rows, tokens: what the steps computed, in all; a row is one sequence in one step.
-        padding: tokens that a padded batch computes for nothing: the padding of its prompts, and
-            the bubbles that members leave which have ended.
+        seconds: the total time of the steps.
+        rows, tokens: totals over the steps; a row is one sequence in one step.
+        padding: tokens that a padded batch computes in vain: the padding of its prompts, and the
+            bubbles of members that have ended.
         preemptions, swaps: how often a request was preempted, and how often it was swapped out.
         queried, hits: tokens looked up in the prefix cache, and tokens found there.
 
@@ -54,12 +54,13 @@ class StepTally:
 
     @property
     def kv_waste(self) -> float:
-        """The share of given token slots that were unused, averaged over the time of the steps."""
+        """The share of allocated token slots that were unused, averaged over the time of the
+        steps."""
         return self._unused / self._given if self._given else 0.0
 
     def batch_over_time(self) -> tuple[list[float], list[float]]:
-        """Moments in seconds after the start, and for each the mean number of sequences in a step
-        then. Moments at which no step ran are left out."""
+        """Moments in seconds after the start, and the mean number of sequences in a step at each.
+        Moments without a step are left out."""
         pairs = zip(self._row_seconds.sums, self._busy_seconds.sums, strict=True)
         known = [
             (moment, rows / seconds)

@@ -20,8 +20,8 @@ from engine.api.knobs import Knobs
 KEPT_UP = 0.9
 # The share of requests that must meet the targets.
 ATTAINMENT = 0.9
-# How long the batch takes to fill, and how long a window must be at least: both are multiples of
-# the median time from first to last token.
+# How long the batch takes to fill, and the minimum length of a window: both are multiples of the
+# median time from first to last token.
 FILLING = 3.0
 WINDOW = 5.0
 
@@ -34,20 +34,19 @@ class Point:
     times the median time from first to last token. It ends when the last request gets its first
     token; above saturation the queue keeps the batch full until then, so that nothing drains yet.
     If the window is shorter than `WINDOW` such medians, throughputs are those of the whole run.
-    They are then too low, for the filling and draining of the batch is in them. The latencies in
-    `figures` are those of all requests.
+    They are then too low, because they include the filling and draining of the batch. The latencies
+    in `figures` are those of all requests.
 
     Attributes:
-        rate: requests a second that were asked for.
+        rate: configured requests a second.
         served: requests a second that succeeded.
         kept_up: `served` divided by `arrived`.
         output: output tokens a second.
-        attained: the share of the requests that arrived in the window that met every target in the
-            end. It is the share of all requests if none arrived in the window, or if the window is
-            the whole run.
-        arrived: requests a second that did arrive. Arrivals are random, so this differs from
-            `rate`.
-        needs: how many requests would make the window long enough; 0 if it is.
+        attained: of the requests that arrived in the window, the share that met every target. It is
+            the share of all requests if none arrived in the window, or if the window is the whole
+            run.
+        arrived: actual arrivals a second. Arrivals are random, so this differs from `rate`.
+        needs: the number of requests that would make the window long enough; 0 if it is.
     """
 
     rate: float
@@ -74,8 +73,8 @@ class Point:
         low, high = FILLING * life, max((come + ttft for come, ttft in begun), default=last)
         needs = 0
         if high - low < WINDOW * life:
-            # One more request moves the end of the window by one gap: that between two arrivals,
-            # or that between two completions (Little's law), whichever is longer.
+            # One more request moves the end of the window by one gap: that between two arrivals, or
+            # that between two completions (Little's law), whichever is longer.
             pace = min(arrived, measured.peak_concurrency / life)
             needs = count + math.ceil(((FILLING + WINDOW) * life - high) * pace)
             low, high = 0.0, max(measured.finished)
@@ -122,7 +121,7 @@ class Curve:
     @property
     def unsure(self) -> Point | None:
         """The point after the knee, if its run is too short to say that the policy does not keep up
-        with it."""
+        there."""
         place = 0 if self.knee is None else self.points.index(self.knee) + 1
         after = self.points[place] if place < len(self.points) else None
         return after if after is not None and after.needs else None
@@ -138,14 +137,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is to be run.
+    """A sweep to run.
 
     Attributes:
-        workload: what arrives; each run puts one of `rates` in the place of its own rate.
+        workload: the requests; each run replaces its rate by one of `rates`.
         rates: requests a second, rising.
-        knobs: for the label of each policy, the knobs that it runs with.
-        targets: the most milliseconds by name; see `Measurement`.
-        seed: the draw of the workload, the same in every run.
+        knobs: the knobs for each policy's label.
+        targets: upper limits in milliseconds by name; see `Measurement`.
+        seed: the seed of the workload, the same in every run.
     """
 
     workload: Synthetic
@@ -161,15 +160,15 @@ class Sweep:
     def run(
         self, testbed: Testbed, begins: Callable[[str], None], ended: Callable[[], None]
     ) -> Iterator[Curve]:
-        """Make a curve for each policy; every policy gets the same requests. A curve that is
-        interrupted (SIGINT) is the last one, and lacks the point that was being run.
+        """Yield a curve for each policy; every policy gets the same requests. A curve that is
+        interrupted (SIGINT) is the last one, and lacks the point that was running.
 
         Args:
-            begins: is told what runs now, when a run begins.
-            ended: is called after every request.
+            begins: called with a description of each run when it begins.
+            ended: called after every request.
 
         Raises:
-            StalledError: some policy would let requests wait for ever.
+            StalledError: some policy would make requests wait forever.
         """
         for policy, knobs in self.knobs.items():
             points: list[Point] = []

@@ -15,7 +15,7 @@ _MORE_HEADS = ("E2E p50", "p99", "goodput", "met")
 
 
 def about(testbed: Testbed, sweep: Sweep) -> str:
-    """What was simulated, in two lines."""
+    """The header of the report, in two lines."""
     described, workload, config = testbed.about, sweep.workload, testbed.config
     if "fit" in described:
         error = described["error"]
@@ -63,8 +63,8 @@ def _row(policy: str, point: Point) -> list[str]:
 
 
 def _rate(point: Point) -> str:
-    """The rate that was asked for. The rate at which the random arrivals came follows in brackets
-    if it is off by more than 2 %."""
+    """The configured rate. The actual rate of the random arrivals follows in brackets if it is off
+    by more than 2 %."""
     off = abs(point.arrived / point.rate - 1) > 0.02
     return f"{point.rate:g}" + (f" ({point.arrived:.3g})" if off else "")
 
@@ -146,8 +146,8 @@ def _chart(title: str, unit: str, curves: Sequence[Curve], key: str | None) -> C
     def marks(curve: Curve) -> tuple[tuple[float, float, str], ...]:
         if not curve.points:
             return ()
-        # A knee at the last rate is only the end of the range, and the knee is not known where the
-        # run after it is too short.
+        # A knee at the last rate is only the end of the range, and the knee is not known if the run
+        # after it is too short.
         at_end = curve.unsure is not None or curve.knee is curve.points[-1]
         knee = None if at_end else curve.knee
         named = {"knee": knee, "goodput": curve.capacity}

@@ -1,4 +1,4 @@
-"""Testbed: makes a new engine for every run, over a loaded model or simulated."""
+"""Testbed: makes a new engine for every run, on a loaded model or simulated."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import build, envelope, least_slots
 
-# A full queue would refuse requests, and then another workload would be measured.
+# A full queue would refuse requests, which would change the workload.
 _KNOBS = Knobs(queue_limit=1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Testbed:
-    """Where workloads are run.
+    """A real or simulated machine for workloads.
 
     Attributes:
         config: the engine's envelope.
         shape: the model's shape.
-        knobs: the knobs of every run before its own changes.
+        knobs: the knobs of every run, before the run's changes.
         make: makes a core with an empty cache, and its clock.
-        encode: gives the token ids of a prompt that holds one message; None without a tokenizer.
-        about: what the results say of model and device.
+        encode: returns the token ids of a prompt with one message; None without a tokenizer.
+        about: what the results say about model and device.
         virtual: whether time is simulated.
     """
 
@@ -49,7 +49,7 @@ class Testbed:
     virtual: bool
 
     def with_knobs(self, changes: Mapping[str, object]) -> Knobs:
-        """The knobs of a run.
+        """The knobs of a run with `changes`.
 
         Raises:
             InvalidConfigError: a knob is unknown, or a value is outside its range or the envelope.
@@ -97,10 +97,10 @@ def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbe
 
     Args:
         names: `DEVICE:MODEL`, by the names of `engine.simulation`.
-        settings: state the envelope. Unless stated, a sequence has at most 4,096 tokens, and the
-            cache has the blocks that the device's memory holds.
-        charge_padding: whether padding and bubbles of static batches take the time that computing
-            them would take.
+        settings: provide the envelope. By default a sequence has at most 4,096 tokens, and the
+            cache has the blocks that fit into the device's memory.
+        charge_padding: whether padding and bubbles of static batches take the time of their
+            computation.
 
     Raises:
         InvalidConfigError: `names` has another form, or names an unknown device or model (`param`
@@ -141,7 +141,7 @@ def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbe
 def in_virtual_time(
     config: EngineConfig, shape: ModelShape, cost: CostModel, about: Mapping[str, object]
 ) -> Testbed:
-    """A testbed in virtual time: each step takes as long as `cost` says."""
+    """A testbed in virtual time: each step takes the time that `cost` computes."""
 
     def make(knobs: Knobs) -> tuple[EngineCore, Clock]:
         made = build(config, knobs, shape, cost)

@@ -16,7 +16,7 @@ class Turn:
     """A later turn of a conversation.
 
     Attributes:
-        think: seconds from the end of the turn before until this one comes.
+        think: seconds from the end of the previous turn to this one.
         token_ids: what the user adds. The prompt is all tokens of the conversation so far, followed
             by these.
         sampling: as in a `Task`.
@@ -29,27 +29,28 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A conversation: its first request and its later turns. A single request has no later turn."""
+    """A conversation: its first request and its later turns. A single request has no later
+    turns."""
 
     first: Task
     later: tuple[Turn, ...] = ()
 
 
 class ScriptedTraffic:
-    """Begins each script at its arrival, and gives each later turn some time after the turn before
-    it has ended.
+    """Begins each script at its arrival, and each later turn some time after the previous turn has
+    ended.
 
-    Without `concurrency` this is an open loop: scripts begin however many are under way. With it,
-    at most so many scripts are under way; a conversation is under way while its user thinks, too. A
-    script that must wait for a place arrives when it gets one, so that its latency counts from
+    Without `concurrency` this is an open loop: scripts begin however many are in flight. With it,
+    at most so many scripts are in flight; a conversation is in flight while its user thinks, too. A
+    script that must wait for a free slot arrives when it gets one, so that its latency counts from
     then. If all scripts arrive at 0, they are a burst, and with `concurrency` a closed loop.
 
-    A conversation goes on only after a turn that was answered.
+    A conversation continues only after a turn that was answered.
 
     Args:
-        scripts: in the order in which their first tasks arrive. They are taken one by one as they
-            come due, so that a generator needs to hold only one.
-        concurrency: most scripts under way at once, at least 1; None is no limit.
+        scripts: in the order of their first arrivals. They are consumed one by one as they come
+            due, so that a generator holds only one at a time.
+        concurrency: most scripts in flight, at least 1; None is no limit.
     """
 
     def __init__(self, scripts: Iterable[Script], concurrency: int | None = None) -> None:
@@ -102,7 +103,7 @@ class ScriptedTraffic:
 
     @property
     def _next_script(self) -> float | None:
-        """When the next script arrives; None if there is none, or if no place is free for it."""
+        """When the next script arrives; None if there is none, or if no slot is free for it."""
         if self._next is None:
             return None
         arrival = self._next.first.arrival

@@ -1,4 +1,5 @@
-"""Workloads: the one that the options of `tui bench` state, and the checks of these options."""
+"""Workloads: the workload that the options of `tui bench` describe, and the checks of these
+options."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ NUM_PROMPTS = 100
 
 
 def synthetic(options: BenchOptions) -> Synthetic:
-    """The made-up workload that the options describe.
+    """The synthetic workload that the options describe.
 
     Raises:
         SettingsError: an option is outside its range.
@@ -37,7 +38,7 @@ def synthetic(options: BenchOptions) -> Synthetic:
 
 
 def recorded(options: BenchOptions, encode: Encode | None) -> Recorded:
-    """The workload of the file `dataset_path`.
+    """The workload in the file `dataset_path`.
 
     Raises:
         SettingsError: the file cannot be read, or an option is outside its range.
@@ -59,7 +60,7 @@ def parse_targets(options: BenchOptions) -> dict[str, float]:
     """The latency targets by name, in milliseconds.
 
     Raises:
-        SettingsError: a text is no target.
+        SettingsError: a text is not a target.
     """
     if options.more_targets and not options.goodput:
         raise SettingsError(f"{options.more_targets[0]}: it stands behind no option")
@@ -111,10 +112,10 @@ def _flag(name: str) -> str:
 
 
 def stated_lengths(option: str, text: str) -> Lengths:
-    """The lengths that the text of an option states.
+    """The lengths in the text of an option.
 
     Raises:
-        SettingsError: the text is no length; the message begins with the option.
+        SettingsError: the text is not a length; the message begins with the option.
     """
     try:
         return parse_lengths(text)
