@@ -1,7 +1,7 @@
-"""Command line: takes secrets out of it, where every user of the machine can read them.
+"""Command line: removes secrets from it, because every user of the machine can read them there.
 
-A broker's password, or an API key, is there until Python has started. One that is stated in
-TUI_MQTT_PASSWORD or TUI_API_KEY, or in a file, is never there.
+A broker's password, or an API key, is visible until Python has started. A secret in
+TUI_MQTT_PASSWORD or TUI_API_KEY, or in a file, is never visible.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Iterator, MutableMapping, Sequence
 
 OPTION = "--mqtt"
 VARIABLE = "TUI_MQTT_PASSWORD"
-# Other variables that may state a password, which must not count beside that of `--mqtt`.
+# Other variables that may hold a password, which must not override that of `--mqtt`.
 _OTHERS = ("TUI_MQTT", "TUI_MQTT_PASSWORD_FILE")
 KEY_OPTION = "--api-key"
 KEY_VARIABLE = "TUI_API_KEY"
-# What stands on the command line for a key that is in the environment.
+# Replaces, on the command line, a key that is in the environment.
 ELSEWHERE = "-"
 
 
 def hide_secrets() -> None:
-    """Start the program anew, with the secrets of the command line moved to its environment.
+    """Restart the program with the secrets of the command line moved to its environment.
 
-    This does nothing if there is none. It is called before anything else is done or imported.
+    Without secrets this does nothing. Call it before anything else is done or imported.
     """
-    # This look is cheap enough for every start; importing the parser of URLs is not.
+    # This check is cheap enough for every start; importing the URL parser is not.
     if not any(argument.startswith((OPTION, KEY_OPTION)) for argument in sys.argv[1:]):
         return
     environment = dict(os.environ)
@@ -37,8 +37,8 @@ def hide_secrets() -> None:
 
 
 def without_secrets(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """The arguments without keys, and without the passwords in `--mqtt`. Those that came last are
-    put into the environment."""
+    """The arguments without keys, and without the passwords in `--mqtt`. The last ones of each go
+    into the environment."""
     from app.gateway.mqtt.transport.address import split_password
 
     result, last = list(arguments), None
@@ -57,7 +57,7 @@ def without_secrets(arguments: Sequence[str], environment: MutableMapping[str, s
 
 
 def _values(arguments: Sequence[str], name: str) -> Iterator[tuple[int, str, str]]:
-    """Where values of an option are, what stands before each in its argument, and the value."""
+    """For each value of an option: its index, the text before it in its argument, and the value."""
     for index, argument in enumerate(arguments):
         if index and arguments[index - 1] == name:
             yield index, "", argument

@@ -30,10 +30,10 @@ def build_request(options: Ask, question: str) -> ChatRequest:
     """The request that the options state.
 
     Raises:
-        SettingsError: the session's name cannot stand as one, a number is out of its range, or a
-            text is not UTF-8.
+        SettingsError: the session name is invalid, a number is out of range, or a text is not
+            UTF-8.
     """
-    # A comparison with nan is false.
+    # Comparisons with NaN are false.
     if not MIN_SECONDS <= options.timeout <= MAX_SECONDS:
         raise SettingsError(
             f"--timeout is {options.timeout:g}; it must be a number of seconds from"
@@ -46,7 +46,7 @@ def build_request(options: Ask, question: str) -> ChatRequest:
         if options.session is not None:
             check_level("--session", options.session)
         for text in (question, options.system or "", *stop):
-            text.encode()  # what the shell passed may be anything
+            text.encode()  # the shell may pass anything
         turns = [ChatTurn(role="user", content=question)]
         if options.system is not None:
             turns.insert(0, ChatTurn(role="system", content=options.system))
@@ -55,7 +55,7 @@ def build_request(options: Ask, question: str) -> ChatRequest:
             session_id=options.session,
             priority=options.priority,
             stream=not (options.no_stream or options.as_json),
-            # Nobody waits past the timeout, so the reply need not be begun after it.
+            # The client waits no longer than the timeout, so the reply need not begin after it.
             deadline_ms=round(options.timeout * 1e3),
             **sampling | {"stop": stop or None},
         )
@@ -68,13 +68,13 @@ def build_request(options: Ask, question: str) -> ChatRequest:
 
 
 class ReplyWriter:
-    """Writes a reply as it comes. What it has written is always the beginning of an attempt's text.
+    """Writes a reply as it comes. The written text is always a prefix of an attempt's text.
 
     Deltas may be lost. After a gap, it waits for the whole text.
 
     Args:
-        write: gets the text.
-        notice: gets sentences for a person.
+        write: receives the text.
+        notice: receives sentences for the user.
     """
 
     def __init__(self, write: Callable[[str], None], notice: Callable[[str], None]) -> None:
@@ -98,7 +98,7 @@ class ReplyWriter:
         self._write("\n")
 
     def break_off(self) -> None:
-        """End the line, so that whatever is written next begins a new one."""
+        """End the line, so that the next output begins a new one."""
         if self._written:
             self._write("\n")
         self._written = ""
@@ -125,7 +125,7 @@ def run(settings: Settings, options: Ask) -> int:
         SettingsError: there is no question, or something in it or in the options is wrong.
         AddressError: no broker is stated, or its password cannot be read.
         StreamError: the input or output failed.
-        BrokenPipeError: nobody reads the output any more.
+        BrokenPipeError: the reader of the output has gone.
     """
     request = build_request(options, _question(options.question))
     writer = ReplyWriter(_write, complain)
@@ -159,8 +159,8 @@ async def _ask(
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
-    # As with Ctrl-C, the server is told before we go. asyncio's own handlers would be where the
-    # watchdog hears of signals.
+    # As with Ctrl-C, the server is notified before we exit. asyncio's own handlers would replace
+    # those by which the watchdog sees signals.
 
     def cancel(*_: object) -> None:
         loop.call_soon_threadsafe(task.cancel)
@@ -179,7 +179,7 @@ def _write(text: str) -> None:
 
 
 def _question(stated: str | None) -> str:
-    """The question: the argument, or what standard input holds.
+    """The question: the argument, or the content of standard input.
 
     Raises:
         SettingsError: there is none.

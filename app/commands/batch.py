@@ -1,4 +1,4 @@
-"""batch: answers the requests of a file, in the form of OpenAI's batches."""
+"""batch: answers the requests of a file in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from app.process.serving import serving
 from app.settings.settings import Settings
 from engine.api.client import EngineClient
 
-# Who asks what stands in a file.
+# The user name for requests of a file.
 USER = "batch"
 
 
 def run(settings: Settings, file: Path, output: Path | None, at_once: int) -> int:
-    """Answer all requests to which the output has no answer; returns the exit code.
+    """Answer all requests that have no answer in the output; returns the exit code.
 
-    Answers are added to the output as they come, so that a run that was broken off goes on where it
-    was.
+    Answers are appended to the output as they come, so that an interrupted run resumes where it
+    stopped.
 
     Args:
-        output: None is a file beside the requests, with the ending .out.jsonl.
-        at_once: most requests that the engine has at a time.
+        output: None is a file beside the requests, with the suffix .out.jsonl.
+        at_once: most requests in the engine at a time.
 
     Raises:
         StreamError: a file cannot be read or written.
@@ -86,8 +86,8 @@ async def _answer_each(
     """Answer requests.
 
     Args:
-        tell: called with each answer, a line of JSON, and whether it went well, in the order in
-            which they end.
+        tell: called with each answer, a line of JSON, and whether it succeeded, in the order in
+            which requests end.
     """
     room = asyncio.Semaphore(at_once)
 
@@ -105,7 +105,7 @@ async def _answer_each(
 
 
 def _lines(file: Path) -> list[bytes]:
-    """The lines of a file that have anything in them.
+    """The lines of a file that are not blank.
 
     Raises:
         StreamError: it cannot be read.
@@ -117,11 +117,11 @@ def _lines(file: Path) -> list[bytes]:
 
 
 def _answered(output: Path) -> Iterator[str]:
-    """The ids of the requests to which there is an answer. The last line may have been cut off; it
-    is no answer then, and the next one begins a line.
+    """The ids of the answered requests. The last line may be truncated; it is no answer then, and
+    the next answer begins a new line.
 
     Raises:
-        StreamError: the file cannot be read, or it is no such file.
+        StreamError: the file cannot be read, or is no such file.
     """
     if not output.exists():
         return

@@ -1,4 +1,4 @@
-"""Chats: prints the chats of the store, and takes in those of a file."""
+"""Chats: prints the chats of the store, and imports those of a file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from app.store.store import Store
 
 
 def run_export(settings: Settings, name: str | None, form: FileFormat) -> int:
-    """Print the chats in which something was said; returns the exit code.
+    """Print the chats that have messages; returns the exit code.
 
     Args:
-        name: the id or the title of those that are meant; None means all.
+        name: the id or the title of the chats to print; None means all.
 
     Raises:
         StoreError: the store cannot be read.
@@ -39,8 +39,8 @@ def run_export(settings: Settings, name: str | None, form: FileFormat) -> int:
 
 
 def run_import(settings: Settings, path: Path) -> int:
-    """Take in the chats of a file, `-` being standard input; returns the exit code. What is wrong
-    with one of them is told, and the others are taken.
+    """Import the chats of a file, `-` being standard input; returns the exit code. A chat that is
+    invalid is reported, and the others are imported.
 
     Raises:
         StoreError: the store cannot be written.

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-# Nothing that takes long is imported at the top, so that `--help` and `--version` answer at once:
-# typer takes 0.05 s (0.3 s with rich for the help text), settings 0.15 s, textual 0.3 s, and torch
-# takes seconds.
+# Nothing slow is imported at the top, so that `--help` and `--version` answer at once: typer takes
+# 0.05 s (0.3 s with rich for the help text), settings 0.15 s, textual 0.3 s, and torch takes
+# seconds.
 import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
@@ -113,8 +113,8 @@ def _tui(
 
 
 class _Models(TyperGroup):
-    """`tui models`: its commands, and without one of their names the registry or one model of it.
-    A model of such a name would be found by no one."""
+    """`tui models`: its commands; any other argument shows the registry or one of its models. A
+    model with the name of a command could not be shown."""
 
     LIST = "registry"
 
@@ -303,7 +303,7 @@ def _serve(
     from app.commands import serve
     from app.process import process
 
-    # Whoever reads the service's log is to see what goes on.
+    # The reader of the service's log must see what happens.
     settings = settings.model_copy(update={"log_level": settings.log_level or "info"})
     raise typer.Exit(process.run(settings, lambda: serve.run(settings), stderr=True, drains=True))
 
@@ -395,7 +395,7 @@ def _interface(options: dict[str, object]) -> int:
     config = options.pop("config", None)
     assert config is None or isinstance(config, Path)
     settings, own = load_interface(options, config)
-    # What a person mistyped is told before anything that takes long, on the shell's own screen.
+    # Typing errors are reported on the shell's own screen, before anything slow.
     check_model(settings.load_request())
     with heap.building():
         from app.screens import tui
@@ -413,7 +413,7 @@ def _interface(options: dict[str, object]) -> int:
 
 
 def _gateways(settings: Settings, client: EngineClient) -> AbstractContextManager[Gateways]:
-    """The gateways that the settings ask for; each takes 0.06 s or more to import."""
+    """The gateways that the settings enable; each takes 0.06 s or more to import."""
     from app.gateway.gateways import Gateways
 
     if not (settings.mqtt.is_on or settings.http.is_on):
@@ -424,13 +424,13 @@ def _gateways(settings: Settings, client: EngineClient) -> AbstractContextManage
 
 
 def _settings(*groups: object, **more: object) -> Settings:
-    """The settings that options state. If one of them is wrong, the program ends.
+    """The settings from the options. If one of them is wrong, the program ends.
 
     Args:
         groups: groups of options.
-        more: single options; one of all options is `config`.
+        more: single options; `config` is one of all options.
     """
-    # Pydantic would look for plugins in every package that is installed, which takes 15 ms of 100.
+    # Pydantic would look for plugins in every installed package, which takes 15 ms of 100.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with heap.building():
         from app.process.process import complain
@@ -452,7 +452,7 @@ def _settings(*groups: object, **more: object) -> Settings:
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """Refuse options that stand before a command: they would have no effect on it."""
+    """Refuse options before a command: they would have no effect on it."""
     # False is compared by identity: 0 is a value that was stated, though it equals False.
     stated = [
         name

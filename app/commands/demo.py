@@ -20,14 +20,14 @@ from app.store.session import ChatSession
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.telemetry import Distribution, StepRecord
 
-# So few that the crowd of the interface does not fit: somebody is preempted.
+# So few that the crowd of the interface does not fit and somebody is preempted.
 POOL_BLOCKS = 40
 KNOBS = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 
 
 @dataclass(slots=True)
 class _Chat:
-    """A chat and the questions that it still has to ask."""
+    """A chat and its remaining questions."""
 
     name: str
     session: ChatSession
@@ -71,7 +71,7 @@ def show_crowd(options: dict[str, object]) -> int:
 
 
 def run(settings: Settings) -> int:
-    """Hold the chats on the built-in model and print them; returns the exit code.
+    """Run the chats on the built-in model and print them; returns the exit code.
 
     Raises:
         ModelLoadError: the model could not be loaded.
@@ -82,12 +82,12 @@ def run(settings: Settings) -> int:
 
 
 def hold(client: EngineClient, write: Callable[[str], None]) -> bool:
-    """Hold the chats on an engine that has served nothing yet; returns whether every reply came.
+    """Run the chats on an engine that has served nothing yet; returns whether every reply came.
 
     Each reply is written when it is complete, and then its chat asks the next question at once.
 
     Args:
-        write: gets one or more lines of text.
+        write: receives one or more lines of text.
     """
     chats = [
         _Chat(f"chat {number}", _session(client), list(script))
@@ -96,7 +96,7 @@ def hold(client: EngineClient, write: Callable[[str], None]) -> bool:
     for chat in chats:
         chat.ask()
     while busy := [chat for chat in chats if chat.session.is_busy]:
-        # All of them are in the same batch, so that news of one comes with news of the others.
+        # All of them are in the same batch, so updates of one come with updates of the others.
         busy[0].session.wait()
         for chat in busy:
             chat.session.poll()
@@ -158,7 +158,7 @@ def _milliseconds(samples: Iterable[float | None], percentile: str) -> str:
 
 
 def _steps(records: Sequence[StepRecord]) -> list[str]:
-    """Lines that say what batch and cache did, from the first step to the last."""
+    """Lines about batch and cache, from the first step to the last."""
     seconds = records[-1].end - records[0].start
     rows = Distribution.of(r.prefill_rows + r.decode_rows for r in records)
     tokens = Distribution.of(r.num_tokens for r in records)

@@ -65,8 +65,8 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        trouble: one sentence that says what is wrong and what to do about it. Empty if all is well.
-        is_needed: whether batchdeck, as it is set up, cannot do its work while this is wrong.
+        trouble: one sentence that says what is wrong and how to fix it. Empty if all is well.
+        is_needed: whether batchdeck, as configured, cannot work while this is wrong.
     """
 
     name: str
@@ -81,7 +81,7 @@ Report = dict[str, list[Finding]]
 def settings_or_default(
     flags: Mapping[str, object], config: Path | None
 ) -> tuple[Settings, SettingsError | None]:
-    """The settings in force. If they are wrong, the defaults, and what is wrong."""
+    """The settings in force. If they are wrong, the defaults, and the error."""
     try:
         return load_settings(flags, config), None
     except SettingsError as error:
@@ -99,10 +99,10 @@ def run(
 
     Args:
         config: the configuration file named on the command line; None if none was.
-        trouble: what is wrong with the settings; None if nothing is.
-        is_named: whether the command line names the model. Then it is loaded, to find out what
-            our kernels do not compute of it, and, where that can be done on a processor, what
-            quantizing its weights changes.
+        trouble: the error in the settings; None if there is none.
+        is_named: whether the command line names the model. Then it is loaded, to find the
+            operations that our kernels do not compute, and, if the processor can do that, the
+            effect of quantizing its weights.
     """
     report: Report = {
         "Versions": list(_versions()),
@@ -152,7 +152,7 @@ def _versions() -> Iterator[Finding]:
         installed = version(package)
         how = INSTALL.get(package, f"pip install {package}")
         trouble = "" if installed else f"it is not installed: {how}"
-        is_needed = package != "batchdeck"  # a checkout runs as it is
+        is_needed = package != "batchdeck"  # a checkout runs without being installed
         yield Finding(package, installed or "not installed", trouble, is_needed)
 
 
@@ -176,7 +176,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    """Each GPU under the name that `--device` takes, as far as torch can tell; then the others, in
+    """Each GPU under the name that `--device` accepts, as far as torch sees it; then the others, in
     the driver's order."""
     gpus = gpu_memory()
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
@@ -202,13 +202,13 @@ def _show_gpu(gpu: Memory) -> str:
 
 
 def _gpu_kernels() -> Iterator[Finding]:
-    """What Triton needs when it compiles our kernels, which it does at the first use of each."""
+    """The requirements of Triton, which compiles each of our kernels at its first use."""
     without = "torch alone computes on the GPU, slower:"
     if find_spec("triton") is None:
         trouble = f"{without} it is not installed: pip install triton"
         yield Finding("Triton", "not installed", trouble, is_needed=False)
         return
-    # As Triton looks for it.
+    # The same search as Triton's.
     stated = os.environ.get("CC")
     compiler = stated or shutil.which("gcc") or shutil.which("clang")
     reason = (
@@ -224,10 +224,10 @@ def _gpu_kernels() -> Iterator[Finding]:
 
 
 def _why_not_compiled(compiler: str) -> str:
-    """Why a C compiler does not compile what includes Python's headers, and what helps; empty if it
-    does."""
+    """Why a C compiler cannot compile code that includes Python's headers, and what helps; empty if
+    it can."""
     scheme = sysconfig.get_default_scheme()
-    # Debian has headers where those of other packages are, and not below /usr/local.
+    # Debian keeps headers where those of other packages are, and not below /usr/local.
     scheme = "posix_prefix" if scheme == "posix_local" else scheme
     include = sysconfig.get_path("include", scheme)
     try:
@@ -251,8 +251,8 @@ def _why_not_compiled(compiler: str) -> str:
 
 
 def _seen_by_torch() -> dict[str, str]:
-    """The UUIDs and names of cuda:0, cuda:1 and so on. There is none if torch is of no use, and
-    `_torch` says why."""
+    """The UUIDs and names of cuda:0, cuda:1 and so on. Empty if torch is unusable, and `_torch`
+    says why."""
     try:
         import torch
 
@@ -282,7 +282,7 @@ def _kernels() -> Finding:
 
 
 def _torch(settings: Settings) -> Iterator[Finding]:
-    """What torch makes of the machine, by the choices that the loader makes."""
+    """What torch finds on the machine, by the loader's own choices."""
     try:
         import torch
 
@@ -320,14 +320,15 @@ def _model(settings: Settings) -> Finding:
 
 
 def _is_ready(report: Report) -> bool:
-    """Whether the model can be loaded, as far as that has been examined."""
+    """Whether the model can be loaded, as far as that was examined."""
     libraries, model = report["Versions"], report["Model"]
     needed = [finding for finding in (*libraries, *model) if finding.is_needed]
     return not any(finding.trouble for finding in (*needed, model[-1]))
 
 
 def _can_quantize(settings: Settings) -> bool:
-    """Whether weights can be quantized here; if not, and they are to be, `_model` has said why."""
+    """Whether weights can be quantized here; if not, and quantization is wanted, `_model` has said
+    why."""
     from engine.model.device import pick_device
 
     try:
@@ -337,7 +338,7 @@ def _can_quantize(settings: Settings) -> bool:
 
 
 def _fast_path(settings: Settings) -> Iterator[Finding]:
-    """The operations of the model that our kernels do not compute, as these settings load it."""
+    """The operations of the model that our kernels do not compute with these settings."""
     from engine.model.loader import load_entry
 
     request = settings.load_request()
@@ -363,7 +364,7 @@ def _fast_path(settings: Settings) -> Iterator[Finding]:
 
 
 def _losses(settings: Settings) -> Iterator[Finding]:
-    """What quantizing the model's weights changes, for each width that is asked for."""
+    """The effect of quantizing the model's weights, for each requested width."""
     from engine.model.losses import measure_losses
 
     request = settings.load_request()
@@ -462,10 +463,10 @@ def _files(
 
 
 def _is_writable(file: Path, *, is_folder: bool = False) -> bool:
-    """Whether a file can be written, or made in the nearest folder that is there.
+    """Whether a file can be written, or created in the nearest existing folder.
 
     Args:
-        is_folder: whether it is a folder that is to be written to.
+        is_folder: whether the path is a folder to write to.
     """
     place = next(place for place in (file, *file.parents) if place.exists())
     return os.access(place, os.W_OK) and (place.is_dir() or (place == file and not is_folder))

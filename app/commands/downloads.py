@@ -1,4 +1,4 @@
-"""Downloads: fetches models to this machine, lists those that are there, and removes them."""
+"""Downloads: fetches models to this machine, lists the local ones, and removes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from engine.model.size_text import show_bytes
 
 
 def run_get(settings: Settings, name: str) -> int:
-    """Fetch a model, unless it is here, and say where it is; returns the exit code.
+    """Fetch a model, unless it is here, and print where it is; returns the exit code.
 
     Raises:
         SettingsError: the registry is missing or broken, or there is no such model.
@@ -73,11 +73,11 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
     """Remove a model that was downloaded; returns the exit code.
 
     Args:
-        is_sure: whether the user is not asked.
+        is_sure: whether to skip the confirmation.
 
     Raises:
-        SettingsError: the registry is missing or broken, there is no such model, or no user can be
-            asked.
+        SettingsError: the registry is missing or broken, there is no such model, or there is no
+            terminal to confirm on.
     """
     entry = _find(settings, name)
     try:
@@ -97,7 +97,7 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
 
 
 def to_table(found: list[Download]) -> str:
-    """The downloads, and below them what is not complete."""
+    """The downloads, and below them the incomplete ones."""
     if not found:
         return "No model has been downloaded; `tui models get NAME` fetches one of `tui models`."
     rows = [("name", "size", "last used", "folder")]

@@ -1,4 +1,4 @@
-"""Models: the registry by what fits here, and what one of its models would take."""
+"""Models: the registry by what fits here, and the memory that one of its models needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GGUF_EMBEDDING = "token_embd.weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a model would be loaded to.
+    """A device that a model would be loaded to.
 
     Attributes:
         memory: of the device.
@@ -48,17 +48,17 @@ class Place:
         return not self.memory.uuid
 
     def budget(self, entry: ModelEntry) -> int:
-        """Bytes that a model may take of the free memory."""
+        """Bytes of the free memory that a model may use."""
         share = entry.memory_share or (HOST_SHARE if self.is_host else GPU_SHARE)
         return int(self.memory.free * share)
 
     def why_not(self, width: str) -> str:
-        """Why weights cannot be quantized there; empty if they can, or are not to be."""
+        """Why weights cannot be quantized there; empty if they can, or need not be."""
         device = "cpu" if self.is_host else self.settings.device or "cuda"
         return why_not_quantized(device) if width != "none" else ""
 
     def width(self, entry: ModelEntry) -> str:
-        """What the weights of a model would be quantized to."""
+        """The quantized width of a model's weights."""
         return self.settings.quantize or entry.quantize
 
     def dtype_bytes(self, entry: ModelEntry) -> int:
@@ -74,17 +74,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """An entry of the registry as it stands on this machine.
+    """An entry of the registry with its state on this machine.
 
     Attributes:
-        context_length: tokens that the entry allows, or the model if that is known; None if not.
-        quantize: what the weights are quantized to when they have been loaded.
-        loading_bytes: bytes of the weights as they are loaded; None if that is not known.
-        weight_bytes: bytes of the weights as they are served; None if that is not known.
-        is_about: whether that is an estimate.
-        token_bytes: bytes of the keys and values of a token; None if that is not known.
-        contexts: how many full contexts there is room for; None if that is not known.
-        tokens: how many tokens of cache there is room for; None if that is not known.
+        context_length: tokens that the entry, or else the model, allows; None if not known.
+        quantize: the width of the weights after loading.
+        loading_bytes: bytes of the weights while loading; None if not known.
+        weight_bytes: bytes of the weights while serving; None if not known.
+        is_about: whether `weight_bytes` is an estimate.
+        token_bytes: bytes of a token's keys and values; None if not known.
+        contexts: how many full contexts fit; None if not known.
+        tokens: how many tokens of cache fit; None if not known.
         loads_here: whether the model can be loaded without a download.
         reason: why it cannot; empty if it can.
     """
@@ -107,10 +107,10 @@ class Listing:
 
 
 def run(settings: Settings, name: str | None = None, *, as_json: bool) -> int:
-    """Print the registry, or what one model takes; returns the exit code.
+    """Print the registry, or what one model needs; returns the exit code.
 
     Args:
-        name: of an entry, a folder or a hub id; None is the whole registry.
+        name: an entry, a folder or a hub id; None is the whole registry.
 
     Raises:
         SettingsError: the registry is missing or broken, or there is no such model.
@@ -131,17 +131,17 @@ def run(settings: Settings, name: str | None = None, *, as_json: bool) -> int:
 
 
 def list_models(registry: Registry, place: Place) -> list[Listing]:
-    """Every entry, in the registry's order. This reads only the headers of weight files, and asks
-    no hub."""
+    """Every entry, in the registry's order. This reads only the headers of weight files, and
+    contacts no hub."""
     return [examine(entry, place) for entry in registry.entries.values()]
 
 
 def examine(entry: ModelEntry, place: Place, *, closely: bool = False) -> Listing:
-    """How an entry of the registry stands on this machine.
+    """The state of a registry entry on this machine.
 
     Args:
-        closely: whether a model that is here is traced, which imports torch. Otherwise it is traced
-            only if its entry does not state what a token takes.
+        closely: whether to trace a local model, which imports torch. Otherwise a model is traced
+            only if its entry does not state the bytes of a token.
     """
     availability, reason = entry.availability(), ""
     estimate = _stated(entry, place)
@@ -177,7 +177,7 @@ def examine(entry: ModelEntry, place: Place, *, closely: bool = False) -> Listin
 
 
 def _stated(entry: ModelEntry, place: Place) -> Estimate:
-    """What an entry states of itself."""
+    """An estimate from the entry alone."""
     item, width = place.dtype_bytes(entry), place.width(entry)
     return Estimate(
         weight_bytes=None if entry.parameters is None else entry.parameters * item,
@@ -189,13 +189,14 @@ def _stated(entry: ModelEntry, place: Place) -> Estimate:
 
 
 def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) -> Estimate:
-    """What the files of a model that is here say of it.
+    """An estimate from the files of a local model.
 
     Raises:
-        ModelError, InvalidConfigError: they are broken, or it is not served or does not fit.
+        ModelError, InvalidConfigError: they are broken, or the model is not supported or does not
+            fit.
     """
     folder = entry.local_folder() or entry.folder
-    assert folder is not None  # it is to be downloaded otherwise
+    assert folder is not None  # otherwise it would be downloaded first
     checkpoint, vocab_size = _opened(folder)
     item, width = place.dtype_bytes(entry), place.width(entry)
     numbers = Numbers.of(checkpoint, vocab_size)
@@ -209,7 +210,7 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
     is_known = estimate.context_bytes is not None
     if (is_known and not closely) or estimate.fit(place.budget(entry)) is Fit.NOT:
         return estimate
-    # This is not imported at the top, because it brings torch, which takes seconds.
+    # This is not imported at the top, because it imports torch, which takes seconds.
     from engine.model.loader import examine_entry
 
     needs = examine_entry(entry, folder, place.settings.load_request())
@@ -223,8 +224,7 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
 
 
 def _opened(path: Path) -> tuple[Checkpoint, int]:
-    """The tensors of a folder or a GGUF file, and how many tokens the model knows; 0 if it does not
-    say so.
+    """The tensors of a folder or a GGUF file, and the vocabulary size; 0 if it is not stated.
 
     Raises:
         ModelError: its files are missing or broken.
@@ -244,7 +244,7 @@ def _opened(path: Path) -> tuple[Checkpoint, int]:
 
 
 def _vocab_size(folder: Path) -> int:
-    """How many tokens the model in a folder knows; 0 if it does not say so.
+    """The vocabulary size of the model in a folder; 0 if it is not stated.
 
     Raises:
         ModelError: its configuration is broken.
@@ -256,7 +256,7 @@ def _vocab_size(folder: Path) -> int:
 
 
 def _too_large(estimate: Estimate, budget: int, free: int) -> str:
-    assert estimate.weight_bytes is not None  # nothing is too large otherwise
+    assert estimate.weight_bytes is not None  # otherwise nothing is too large
     before = " before they are quantized" if estimate.saved_bytes else ""
     return (
         f"its weights take {show_bytes(estimate.weight_bytes)}{before}; of memory "
@@ -265,7 +265,7 @@ def _too_large(estimate: Estimate, budget: int, free: int) -> str:
 
 
 def to_table(listings: Sequence[Listing]) -> str:
-    """The registry, in groups by what fits. What is wrong with an entry stands below."""
+    """The registry, grouped by fit. The faults of entries stand below."""
     widths = any(listing.quantize != "none" for listing in listings)
     header = ("name", "here", "weights", "a token", "context", "quantized", "source")
     grouped = {
@@ -287,7 +287,7 @@ def to_table(listings: Sequence[Listing]) -> str:
 
 
 def to_text(listing: Listing, place: Place, budget: int) -> str:
-    """What one model takes, and how much of it there is room for."""
+    """The memory that one model needs, and how much of it fits."""
     source = _source_of_figures(listing)
     rows = [
         ("model", f"{listing.name}, {listing.source}"),
@@ -371,7 +371,7 @@ def _bytes(count: int | None, unknown: str = Fit.UNKNOWN) -> str:
 
 
 def _is_broken(listing: Listing) -> bool:
-    """Whether a model that is here cannot be loaded for another reason than its size."""
+    """Whether a local model cannot be loaded for another reason than its size."""
     is_here = listing.availability is not Availability.DOWNLOAD
     return is_here and bool(listing.reason) and listing.fit is not Fit.NOT
 

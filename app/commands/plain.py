@@ -16,7 +16,7 @@ from widgets.off_path import in_full
 
 
 class TerminalSink:
-    """Standard output that is a terminal. What a model says must not steer it."""
+    """Standard output that is a terminal. The model's text must not control it."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -33,13 +33,13 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
     """Answer the lines of standard input; returns the exit code.
 
     Args:
-        each: whether each line is a conversation of its own, as many at once as the queue takes.
+        each: whether each line is a separate conversation, as many at once as the queue admits.
 
     Raises:
         ModelLoadError: the model could not be loaded.
         StreamError: the input or output failed.
-        EngineCrashError: the engine crashed. The line whose reply was due has been told of.
-        BrokenPipeError: nobody reads the output any more.
+        EngineCrashError: the engine crashed. The line whose reply was due has got an error.
+        BrokenPipeError: the reader of the output has gone.
     """
     if sys.stdout is None:
         raise StreamError("standard output is closed; it must be open for the replies")
@@ -69,6 +69,6 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
 def _input() -> Source:
     if sys.stdin is None:
         return io.BytesIO()
-    # It is unbuffered, for a thread that ends while it holds the lock of a buffer aborts the
+    # It is unbuffered, because a thread that ends while it holds a buffer's lock aborts the
     # interpreter.
     return io.FileIO(sys.stdin.fileno(), closefd=False)

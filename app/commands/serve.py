@@ -25,7 +25,7 @@ from widgets.quantization import shortly
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-# A gateway whose view is older than this hangs.
+# A gateway whose view is older than this is considered hung.
 HUNG_SECONDS = 5.0
 
 
@@ -34,14 +34,14 @@ def run(settings: Settings) -> int:
 
     Raises:
         AddressError: no broker is stated, or its password cannot be read.
-        HttpError: there cannot be listened, or a key or a certificate cannot be read.
+        HttpError: the address cannot be listened on, or a key or a certificate cannot be read.
         SettingsError: nothing is to be served, or the embedded broker cannot be started.
         ModelLoadError: the model could not be loaded.
         StoreError: the store cannot be opened.
         RuntimeError: a gateway or the engine crashed.
         KeyboardInterrupt, SystemExit: another signal came while it drained, and ended it at once.
     """
-    # What is wrong is told before a model is loaded, a port that is taken too.
+    # Errors are reported before a model is loaded, also that a port is in use.
     if settings.mqtt.is_on:
         settings.mqtt.address()
     if not (settings.mqtt.is_on or settings.http.is_on):
@@ -73,18 +73,18 @@ def run(settings: Settings) -> int:
 def gateways(
     settings: Settings, client: EngineClient, load: Callable[[], None] = lambda: None
 ) -> Iterator[Gateways]:
-    """Run the gateways that the settings ask for, until the end of the context.
+    """Run the gateways that the settings enable, until the end of the context.
 
-    At its end they drain, both at once. An exception, such as that of a signal, ends them at once,
-    also while they drain.
+    When the context ends, both drain at once. An exception, such as that of a signal, ends them
+    immediately, also while they drain.
 
     Args:
-        load: returns when the model is there. Meanwhile HTTP is served, so that `/health` says how
-            it stands; a node of MQTT would take the requests of its pool.
+        load: returns when the model is loaded. Meanwhile HTTP is served, so that `/health` reports
+            the progress; an MQTT node would take requests from its pool.
 
     Raises:
         AddressError: the broker's password cannot be read.
-        HttpError: there cannot be listened, or a key or a certificate cannot be read.
+        HttpError: the address cannot be listened on, or a key or a certificate cannot be read.
         SettingsError: the embedded broker cannot be started.
         StoreError: the store cannot be opened.
     """
@@ -145,9 +145,9 @@ def _mqtt_gateway(settings: Settings, client: EngineClient) -> MqttGateway:
 
 
 def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
-    """Say in the log what is served where, and how to try it."""
+    """Log what is served where, and how to try it."""
     model = settings.load_request().model
-    # Beside a screen, it is still being loaded.
+    # Beside a screen, the model is still loading.
     snapshot = client.snapshot()
     if snapshot is not None and (quantized := shortly(snapshot.model)):
         model += f" ({quantized})"
@@ -172,7 +172,7 @@ def _warn_of(settings: HttpSettings, url: str) -> None:
 
 
 def _watch(running: Gateways, client: EngineClient) -> None:
-    """Watch gateways and engine, and tell systemd's watchdog; returns when one has given up.
+    """Watch gateways and engine, and notify systemd's watchdog; returns when one has given up.
 
     Raises:
         RuntimeError: a gateway or the engine crashed.
