@@ -1,4 +1,4 @@
-"""Access: who asks, by the key that a request has."""
+"""Access: identifies callers by the key in a request."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Collection, Mapping
 
 from app.gateway.faults import Fault
 
-# Whoever asks where no keys are set.
+# Every caller, if no keys are set.
 ANYBODY = "anybody"
-# Whoever asks without a key that is known, where keys are set: by this name refusals are counted.
+# Callers without a known key, if keys are set: refusals are counted under this name.
 STRANGER = "stranger"
 
 
 class Access:
-    """Knows keys by their digests, so that the time of a look does not depend on how much of a key
-    is right.
+    """Stores keys by their digests, so that the time of a lookup does not depend on how much of a
+    key is right.
 
     Args:
-        keys: by the names of those who have them; without any, everybody is let in.
-        operators: those of them who may see what others ask, and turn the knobs.
+        keys: by the names of their owners; without keys, all callers are admitted.
+        operators: those of them who may see other users' requests, and change the knobs.
 
     Attributes:
         is_open: whether there are no keys.
@@ -31,10 +31,10 @@ class Access:
         self.is_open = not keys
 
     def caller(self, headers: Mapping[str, str]) -> str:
-        """The name of who asks.
+        """The name of the caller.
 
         Args:
-            headers: by their names in small letters.
+            headers: by lower-case names.
 
         Raises:
             Fault: 401, there is no key or a wrong one.
@@ -52,7 +52,7 @@ class Access:
         return name
 
     def asker(self, headers: Mapping[str, str]) -> str:
-        """The name of who asks, or `STRANGER`; headers are as for `caller`."""
+        """The name of the caller, or `STRANGER`; headers are as for `caller`."""
         try:
             return self.caller(headers)
         except Fault:

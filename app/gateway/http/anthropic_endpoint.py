@@ -1,4 +1,4 @@
-"""AnthropicEndpoint: an endpoint whose errors are told as Anthropic's clients know them."""
+"""AnthropicEndpoint: an endpoint whose errors have the form that Anthropic's clients know."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = {
 
 
 class AnthropicEndpoint(Endpoint):
-    """Tells who asks too much from a server that has too much to do: 429 and 529."""
+    """Distinguishes a caller over its own limits (429) from an overloaded server (529)."""
 
     def error(self, fault: Fault) -> dict[str, object]:
         return anthropic_error(fault)
@@ -28,8 +28,8 @@ class AnthropicEndpoint(Endpoint):
 
 
 def anthropic_error(fault: Fault) -> dict[str, object]:
-    """An error in the shape that Anthropic's clients know. What is wrong in a request is named in
-    its message.
+    """An error in the shape that Anthropic's clients know. Its message names the fault in a
+    request.
     """
     kind = _TYPES.get(529 if _is_overload(fault) else fault.code, "api_error")
     return {"type": "error", "error": {"type": kind, "message": fault.message}}

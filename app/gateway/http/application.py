@@ -1,4 +1,4 @@
-"""make_application: the addresses that are served over HTTP, and what stands before them."""
+"""make_application: the HTTP routes, and the middleware before them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def make_application(
 ) -> Starlette:
     """
     Args:
-        cors: origins whose pages may ask; without any, no browser's page of elsewhere may.
-        metrics: what Prometheus reads.
-        batches: the addresses of files and batches.
-        page: the addresses of the page, which are not OpenAI's.
-        metrics_open: whether it does so without a key.
+        cors: origins whose pages may send requests; without any, only the server's own page may.
+        metrics: the collector that Prometheus scrapes.
+        batches: the routes of files and batches.
+        page: the routes of the page, which are not OpenAI's.
+        metrics_open: whether Prometheus scrapes without a key.
     """
     models, memory = Models(service), ResponseMemory()
     routes = [
@@ -76,7 +76,7 @@ def make_application(
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    """What Starlette itself refuses, as our errors are told."""
+    """Starlette's own refusals, in the form of our errors."""
     assert isinstance(error, HTTPException)
     code = error.status_code if error.status_code in TYPES else 404
     text = f"{request.method} {request.url.path!r} is nothing that is served here"
@@ -90,7 +90,7 @@ async def _told(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """What an address answers, of which several routes may have a part."""
+    """The methods of an address, which several routes may share."""
     return {
         method
         for route in request.app.routes

@@ -1,4 +1,4 @@
-"""read_body: takes in what a client sends, within bounds of size and time."""
+"""read_body: reads a request body, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from app.gateway.faults import Fault
 
 T = TypeVar("T")
 
-# For all of a body to come: one of 4 MB over a line of 1 Mbit/s takes 32 s.
+# Timeout for a whole body: one of 4 MB over a line of 1 Mbit/s takes 32 s.
 BODY_SECONDS = 60.0
 
 
 async def read_body(request: Request, check_size: Callable[[int], None]) -> bytes:
-    """All of a request's body.
+    """Read a request's body.
 
     Args:
-        check_size: raises a Fault for a number of bytes that are too many.
+        check_size: raises a Fault if a number of bytes is too large.
 
     Raises:
-        Fault: it is too large, or does not come.
+        Fault: it is too large, or does not arrive in time.
         ClientDisconnect: the client has gone.
     """
     stated = request.headers.get("content-length", "")
@@ -43,16 +43,16 @@ async def read_body(request: Request, check_size: Callable[[int], None]) -> byte
 
 
 async def until_gone(request: Request) -> None:
-    """Return when the client has gone. The body must have been read."""
+    """Return when the client has disconnected. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def unless_gone(request: Request, promise: asyncio.Future[T]) -> T:
-    """What is promised, unless the client goes before it is there. The body must have been read.
+    """Await a result, unless the client disconnects first. The body must have been read.
 
     Raises:
-        ClientDisconnect: it has gone, and the promise is cancelled.
+        ClientDisconnect: it has disconnected, and the future is cancelled.
     """
     gone = asyncio.create_task(until_gone(request))
     gone.add_done_callback(lambda _: promise.cancel())

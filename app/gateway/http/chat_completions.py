@@ -15,7 +15,7 @@ _TITLE = 60
 
 
 class ChatCompletions(Generation[ChatCompletionRequest]):
-    """The next message of a chat, as many times as it is asked for."""
+    """The next message of a chat, in `n` versions."""
 
     kind = ChatCompletionRequest
 
@@ -54,7 +54,7 @@ class ChatCompletions(Generation[ChatCompletionRequest]):
 
 
 def title_of(messages: Sequence[ChatMessage]) -> str:
-    """By what the screen calls a chat: the beginning of its last question."""
+    """The chat's title on the screen: the beginning of its last question."""
     asked = next((one.content for one in reversed(messages) if one.role == "user"), "")
     return title(asked)
 

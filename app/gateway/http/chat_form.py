@@ -1,4 +1,4 @@
-"""ChatForm: replies told as OpenAI's chat completions are."""
+"""ChatForm: replies in the format of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.api.stream import Delta
 
 
 class ChatForm(OpenAiForm):
-    """As `OpenAiForm`, of chats."""
+    """As `OpenAiForm`, for chats."""
 
     prefix = "chatcmpl"
     kind = "chat.completion"
@@ -94,7 +94,7 @@ class ChatForm(OpenAiForm):
         return f"{self._id}_{choice}" if choice else self._id
 
     def _part(self, reply: Reply, text: str, thinking: str) -> str:
-        """The inside of a delta."""
+        """The members of a delta, as JSON without braces."""
         parts = [] if reply.is_told else ['"role":"assistant"']
         if thinking:
             parts.append(f'"reasoning_content":{quoted(thinking)}')

@@ -1,4 +1,4 @@
-"""CompletionForm: replies told as OpenAI's text completions are."""
+"""CompletionForm: replies in the format of OpenAI's text completions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from engine.api.stream import Delta
 
 
 class CompletionForm(OpenAiForm):
-    """As `OpenAiForm`, of texts. A prompt that is echoed stands before its replies, and with
-    `logprobs` its tokens before theirs.
+    """As `OpenAiForm`, for texts. With `echo` the prompt precedes its replies, and with `logprobs`
+    its tokens precede theirs.
 
-    Thinking is part of the text: no template was put around the prompt, so that nobody has asked
-    for a chat.
+    Thinking is part of the text: no template surrounds the prompt, so the client did not request a
+    chat.
     """
 
     prefix = "cmpl"
@@ -46,7 +46,7 @@ class CompletionForm(OpenAiForm):
         if not self._echoes_tokens:
             yield from self._told(choice, delta)
             return
-        # The tokens of a prompt come with its first reply, and the others wait for them.
+        # The tokens of a prompt come with its first reply, and the other replies wait for them.
         first = self._first(choice)
         if not (self._replies[first].num_tokens or self._replies[first].finish):
             self._held.setdefault(choice, []).append(delta)
@@ -93,27 +93,27 @@ class CompletionForm(OpenAiForm):
         return told
 
     def _first(self, choice: int) -> int:
-        """The first reply to the prompt of a reply."""
+        """The first reply to the same prompt."""
         return choice - choice % self._choices
 
     def _prompt(self, choice: int) -> Sequence[PromptToken]:
-        """The tokens before those of a reply."""
+        """The prompt tokens that precede a reply."""
         return self._replies[self._first(choice)].prompt if self._echoes_tokens else ()
 
     def _echo(self, choice: int) -> str:
-        """The text before that of a reply."""
+        """The text that precedes a reply."""
         prompt = self._prompts[choice] if self._asked.echo else ""
         return prompt if isinstance(prompt, str) else _text(self._prompt(choice))
 
     def _logprobs(
         self, choice: int, prompt: Sequence[PromptToken], output: Sequence[OutputToken]
     ) -> dict[str, object]:
-        """Tokens that follow those that were told of a reply before, in the form of text
-        completions, as iterators that are gone through in their order.
+        """The next tokens of a reply, in the form of text completions, as iterators that must be
+        consumed in order.
         """
         number, places = self._asked.logprobs or 0, self._places[choice]
         if prompt:
-            # What the tokenizer puts before a text is none of it.
+            # Tokens that the tokenizer puts before a text are not part of it.
             echo = len(self._echo(choice))
             places.at = echo - len(_text(prompt))
         told: list[_Told] = []
@@ -137,7 +137,7 @@ class CompletionForm(OpenAiForm):
 
 
 class _Told(NamedTuple):
-    """A token as text completions have it."""
+    """A token in the form of text completions."""
 
     text: str
     logprob: float | None
@@ -146,11 +146,11 @@ class _Told(NamedTuple):
 
 
 class _Places:
-    """Where the tokens of a reply begin in its text. Of those that share a character, all begin
-    where that does.
+    """The offsets of a reply's tokens in its text. Tokens that share a character all have its
+    offset.
 
     Attributes:
-        at: characters before the next token.
+        at: offset of the next token, in characters.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from engine.api.origin import Origin
 
 
 class Completions(Generation[CompletionRequest]):
-    """Text that goes on with one or several prompts."""
+    """Text that continues one or several prompts."""
 
     kind = CompletionRequest
     params: ClassVar[Mapping[str, str]] = {"messages": "prompt"}

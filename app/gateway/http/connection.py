@@ -1,4 +1,4 @@
-"""Connections: the clients of the gateway, and bounds on what each of them may have it hold."""
+"""Connections: the clients of the gateway, and limits on each of them."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from app.gateway.tally import Tally
 
 log = logging.getLogger(__name__)
 
-# From the connection, or the end of the answer before, to the last of a request's headers.
+# From the connection, or the end of the previous answer, to the last of a request's headers.
 HEAD_SECONDS = 30.0
-# Of a request's line and headers, or between two pieces of its body. What is read at once, 256 KiB
-# at most, may go beyond it.
+# Limit of a request's line and headers, or of what comes between two pieces of its body. One read,
+# at most 256 KiB, may exceed it.
 HEAD_BYTES = 65_536
-# Requests that wait on a connection until the one before them is answered.
+# Requests that wait on a connection until the previous one is answered.
 PIPELINED = 16
-# So large a part of the connections is for requests with a key, and for `/health`.
+# One in so many connections is reserved for requests with a key, and for `/health`.
 KEPT_PART = 16
-# So many connections are accepted in a turn of the loop.
+# Connections accepted in one turn of the loop.
 AT_ONCE = 32
-# Between two tries to accept where the system has no descriptor left, and nobody is idle.
+# Pause before the next accept if the system has no descriptor left, and no connection is idle.
 ACCEPT_SECONDS = 1.0
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-# Of those that are idle longest, so many are asked whether their last answer has gone out.
+# How many of the longest idle connections are checked for unsent bytes.
 _LOOKED_AT = 16
 _HEALTH = "/health"
 _UPGRADING = (b"upgrade", b"http2-settings")
 
 
 class Connections:
-    """Accepts connections. Where there are too many, an idle one is closed for each that comes: the
-    one that is idle longest among those that have stated no key, as anybody may open thousands.
-    Where all are busy, the last part is for requests with a key, and for `/health`.
+    """Accepts connections. Above the limit, an idle one is closed for each new one: the one that is
+    idle longest among those without a key, because anybody may open thousands. If all are busy, the
+    reserved part is for requests with a key, and for `/health`.
 
-    asyncio's own server accepts as many as its backlog has before the first of them is known, and
-    logs each of 2,048 tries where descriptors are short. TLS counts here before its handshake.
+    asyncio's own server accepts as many as its backlog holds before the first of them is known, and
+    logs each of 2,048 attempts when descriptors run out. TLS counts here before its handshake.
 
     Args:
-        most: connections at once.
+        most: most connections at once.
     """
 
     def __init__(self, access: Access, tally: Tally, most: int) -> None:
@@ -67,9 +67,10 @@ class Connections:
         self._most = most
         self._shared = most - max(1, most // KEPT_PART)
         self._all: set[Connection] = set()
-        # What each has begun that no endpoint has yet; the one whose turn is next at the front.
+        # The parsed requests of each caller that no endpoint has yet; the next caller in turn comes
+        # first.
         self._begun: dict[str, deque[Callable[[], bool]]] = {}
-        # By how long they are idle, the longest first: strangers, and those who have a key.
+        # Idle connections, longest idle first: those without a key, and those with one.
         self._idle: tuple[dict[Connection, None], ...] = ({}, {})
 
     def __len__(self) -> int:
@@ -92,7 +93,7 @@ class Connections:
                 self._take_in(accepted, make, tls)
                 num_at_once += 1
             if num_at_once >= AT_ONCE:
-                # A crowd at the door keeps nobody inside waiting; what was closed goes meanwhile.
+                # A burst of connections keeps no others waiting; closed ones are removed meanwhile.
                 await asyncio.sleep(0.0)
                 num_at_once = 0
 
@@ -111,12 +112,12 @@ class Connections:
         one.opening.add_done_callback(partial(self._opened, one, accepted))
 
     def _opened(self, one: Connection, accepted: socket.socket, _opening: object) -> None:
-        if one.transport is None:  # The handshake of TLS failed, or it was closed before.
+        if one.transport is None:  # The TLS handshake failed, or it was closed before.
             accepted.close()
             self.left(one)
 
     def _close_idle(self) -> bool:
-        """Close the connection that is idle longest; False if none is."""
+        """Close the connection that is idle longest; False if none is idle."""
         for idle in self._idle:
             for _ in range(min(_LOOKED_AT, len(idle))):
                 one = next(iter(idle))
@@ -130,15 +131,15 @@ class Connections:
                 return True
         return False
 
-    # Of one connection, which says how it stands.
+    # Reports of a connection about its state.
 
     def rests(self, one: Connection) -> None:
-        """It has no request that is being answered."""
+        """It has no request in progress."""
         if one in self._all:
             self._idle[one.has_key][one] = None
 
     def works(self, one: Connection) -> None:
-        """It has one."""
+        """It has a request in progress."""
         for idle in self._idle:
             idle.pop(one, None)
 
@@ -148,16 +149,16 @@ class Connections:
         self.works(one)
 
     def user(self, headers: Headers) -> str | None:
-        """Whose key a request has; None if it has none that is known."""
+        """The owner of a request's key; None without a known key."""
         user = STRANGER if self._access.is_open else self._access.asker(headers)
         return None if user == STRANGER else user
 
     def begin(self, who: str, start: Callable[[], bool]) -> None:
-        """Have a request answered when it is the turn of who asks. They take turns, a request in
-        each turn of the loop: 5,000 requests of one, each broken off at once, had others wait 6 s.
+        """Start a request when it is its caller's turn. Callers take turns, one request in each
+        turn of the loop: 5,000 requests of one, each aborted at once, made others wait 6 s.
 
         Args:
-            start: has it answered; False if nobody waits for that any more.
+            start: starts the request; False if its client has gone.
         """
         if not self._begun:
             asyncio.get_running_loop().call_soon(self._start)
@@ -184,32 +185,32 @@ class Connections:
         return Fault(503, text, reason="too many connections", retry_after_ms=1000)
 
     def refused(self, one: Connection, fault: Fault) -> None:
-        """A request was refused before any endpoint saw it."""
+        """Count a request that was refused before any endpoint."""
         self._tally.refused(fault, STRANGER)
         if fault.code == 400:
             self._tally.denied(fault, one.client[0] if one.client else "")
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's side of a client. It closes the connection of one that begins a request and does
-    not get on with it, or has more to be kept of it than its body; uvicorn bounds only how long a
-    client is idle between two requests.
+    """uvicorn's side of a client. It closes the connection of a client that begins a request and
+    stalls, or that makes it buffer more than a body; uvicorn only limits how long a client is idle
+    between two requests.
 
-    A wish for another protocol is not granted: the request is answered as if there were none.
+    Upgrades to another protocol are ignored: the request is answered as if it had none.
 
     Attributes:
-        opening: brings the connection about.
-        has_key: whether it has stated a key that is known.
+        opening: the task that opens the connection.
+        has_key: whether it has sent a known key.
     """
 
     opening: asyncio.Task[None]
     has_key = False
     _head: asyncio.TimerHandle | None = None
-    # What has come since the last piece of a body, or the end of a head or a request.
+    # Bytes since the last piece of a body, or the end of a head or a request.
     _unread = 0
-    # By whom turns are counted: the user, or the address of a stranger.
+    # The owner of its turns: the user, or the address of a client without a key.
     _who = ""
-    # The head of a request without its wish for another protocol.
+    # The head of a request without its upgrade headers.
     _declined = b""
 
     def __init__(self, connections: Connections, *uvicorns: Any) -> None:
@@ -254,7 +255,8 @@ class Connection(HttpToolsProtocol):
                     self.parser.feed_data(data)
                     return
                 except httptools.HttpParserUpgrade as upgrade:
-                    # The parser would leave the rest, the request's body with it, to another one.
+                    # The parser would leave the rest, including the request's body, to another
+                    # protocol.
                     data = data[upgrade.args[0] :]
                     self.parser = httptools.HttpRequestParser(self)
                     head, self._declined = self._declined, b""
@@ -306,17 +308,17 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.pipeline:
-            # uvicorn reads on, whatever waits.
+            # uvicorn resumes reading even if requests are pending.
             self.flow.pause_reading()
         if not self._is_answering():
             self._connections.rests(self)
 
     def _fault(self) -> Fault | None:
-        """Why a request goes to no endpoint; None if it does."""
+        """Why a request is refused before its endpoint; None if it is not."""
         num_hosts = sum(name == b"host" for name, _ in self.headers)
         fault = None
         if num_hosts > 1 or (not num_hosts and self.parser.get_http_version() != "1.0"):
-            # Of two, a proxy might have looked at the other one.
+            # With two of them, a proxy might have used the other one.
             text = f"Host is stated {num_hosts} times; a request must state it once"
             fault = Fault(400, text, reason="no host")
         elif not self.has_key and self.url.partition(b"?")[0].decode("latin-1") != _HEALTH:
@@ -326,7 +328,7 @@ class Connection(HttpToolsProtocol):
         return fault
 
     def _without_upgrade(self, method: bytes) -> bytes:
-        """The head of a request that is not to be answered in another protocol."""
+        """The head of a request without its upgrade headers."""
         lines = [b"%b %b HTTP/%b" % (method, self.url, self.parser.get_http_version().encode())]
         for name, value in self.headers:
             if name == b"connection":
@@ -350,7 +352,7 @@ class Connection(HttpToolsProtocol):
 
 
 async def _open(accepted: socket.socket, one: Connection, tls: ssl.SSLContext | None) -> None:
-    """Bring a connection about, with the handshake of TLS if it speaks that."""
+    """Open a connection, with the TLS handshake if it uses TLS."""
     seconds = None if tls is None else HEAD_SECONDS
     with suppress(OSError):
         await asyncio.get_running_loop().connect_accepted_socket(
@@ -378,7 +380,7 @@ async def _unchunked(
 
 
 async def _refuse(fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request that goes to no endpoint, and close its connection."""
+    """Refuse a request before its endpoint, and close its connection."""
     response = refusal(fault, error_body(fault))
     response.headers["connection"] = "close"
     await response(scope, receive, send)

@@ -19,7 +19,7 @@ from engine.api.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-# The status of a fault for which HTTP has none: whoever asked did not cancel, but the operator.
+# The status of a fault without an HTTP status: the operator cancelled, not the client.
 _STATUS = {499: 503}
 # Codes that OpenAI has, and clients know, for reasons that have other words here.
 _CODES = {
@@ -32,12 +32,12 @@ _DENIED = (401, 403)
 
 
 class Endpoint(ABC):
-    """Answers requests to one path. Whatever it raises becomes an error that clients know.
+    """Answers requests to one path. Exceptions become errors that clients know.
 
     Attributes:
-        kind: what is asked here; None where requests have no body.
-        media_type: of those bodies.
-        query: what is asked after the question mark; None where nothing is.
+        kind: the type of request bodies; None if requests have no body.
+        media_type: the media type of those bodies.
+        query: the type of the query string; None if there is none.
         params: fields that have other names here than in other gateways' requests.
     """
 
@@ -54,19 +54,19 @@ class Endpoint(ABC):
         """Answer a request.
 
         Returns:
-            what is sent; None if it was sent already.
+            the response; None if it was sent already.
 
         Raises:
             Fault, EngineError: it is refused.
-            ClientDisconnect: nobody is there to be answered.
+            ClientDisconnect: the client has gone.
         """
 
     def error(self, fault: Fault) -> dict[str, object]:
-        """The body of an error, as clients of this address know it."""
+        """The body of an error, in the format of this endpoint's clients."""
         return error_body(fault)
 
     def status(self, fault: Fault) -> int:
-        """The status of an error, as clients of this address know it."""
+        """The status of an error, as this endpoint's clients know it."""
         return _STATUS.get(fault.code, fault.code)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +82,7 @@ class Endpoint(ABC):
             response = self._refuse(request, Fault.of(error.info()))
         except Exception:
             if sent.has_begun:
-                raise  # Nobody can be told any more: the server closes the connection.
+                raise  # The response has begun: the server closes the connection.
             log.exception("%s %s could not be handled", request.method, ascii(request.url.path))
             mistake = "the server could not handle this request"
             response = self._refuse(request, Fault(500, mistake, reason="our mistake"))
@@ -90,7 +90,7 @@ class Endpoint(ABC):
             await response(scope, receive, sent)
 
     def told(self, fault: Fault) -> tuple[int, dict[str, object]]:
-        """Status and body of an error, whose field is named as it is here."""
+        """Status and body of an error, which names its field as this endpoint does."""
         fault.param = self.params.get(fault.param or "", fault.param)
         return self.status(fault), self.error(fault)
 
@@ -105,7 +105,7 @@ class Endpoint(ABC):
 
 
 class _Sent:
-    """A `send` that knows whether an answer has begun."""
+    """A `send` that records whether an answer has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -131,12 +131,12 @@ def error_body(fault: Fault) -> dict[str, object]:
 
 
 def refusal(fault: Fault, body: Mapping[str, object]) -> Response:
-    """The answer to a request that is refused or fails."""
+    """The response to a request that is refused or fails."""
     headers = {}
     if fault.retry_after_ms is not None:
         headers["Retry-After"] = str(max(1, math.ceil(fault.retry_after_ms / 1000)))
     if fault.code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if fault.code in (408, 413):
-        headers["Connection"] = "close"  # What is left of the body is not read.
+        headers["Connection"] = "close"  # The rest of the body is not read.
     return JSONResponse(body, _STATUS.get(fault.code, fault.code), headers)

@@ -1,4 +1,4 @@
-"""Exchange: one request over HTTP that runs, and what of its replies nobody has read yet."""
+"""Exchange: one running request over HTTP, with the unread output of its replies."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from engine.api.lifecycle import FinishReason
 from engine.api.stream import Delta, Finish, RequestStream, Thought
 from engine.api.tools import ToolUse
 
-# All exchanges share one count, so that the one that changed last has the largest version.
+# All exchanges share one counter, so that the latest change has the largest version.
 _versions = count(1)
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """The replies to one request, each of them a submission of its own. The gateway's loop has it.
+    """The replies to one request, each a submission of its own. It belongs to the gateway's loop.
 
     Attributes:
-        user: who asks.
-        submissions, streams: of the replies, in their order.
+        user: the caller.
+        submissions, streams: one for each reply, in order.
         arrived_at: monotonic seconds.
-        abort: has the engine end a submission.
+        abort: aborts a submission in the engine.
         began: called when the first of the replies has a token.
         started: whether any reply has one.
         finishes: how each reply ended; None while it runs.
-        refusal: what its owner is told in place of the engine's reason for an abort.
-        texts, thoughts: pieces of what each reply says and thinks, as far as they were read.
+        refusal: the error that the caller gets in place of the engine's abort.
+        texts, thoughts: the pieces of each reply's text and thinking that were read.
         version: grows with every change.
     """
 
@@ -58,12 +58,12 @@ class Exchange:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all replies have."""
+        """Whether all replies have ended."""
         return all(self.finishes)
 
     async def news(self) -> Sequence[tuple[int, Delta]]:
-        """What has come since the last call, by the number of the reply; blocks until something
-        has. Nothing once all replies have ended, and where somebody has called `nudge`.
+        """Return the deltas since the last call, with the index of each one's reply; waits until
+        there are any. Returns none once all replies have ended, or after a call of `nudge`.
         """
         self.collect()
         if not self._news and not self.has_ended:
@@ -76,7 +76,7 @@ class Exchange:
         return news
 
     def collect(self) -> None:
-        """Take in what the engine has given, and wake whoever waits for it."""
+        """Drain the streams, and wake the waiter."""
         for choice, stream in enumerate(self.streams):
             if self.finishes[choice] is None and (delta := stream.drain()) is not None:
                 self.texts[choice].append(delta.text)
@@ -91,20 +91,21 @@ class Exchange:
             self.nudge()
 
     def nudge(self) -> None:
-        """Have `news` return."""
+        """Make `news` return."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for news. Others collect for themselves, when they are ready."""
+        """Whether a task waits for news. Other readers collect for themselves, when they are
+        ready."""
         return self._waiter is not None
 
     def cancel(self, fault: Fault | None = None) -> None:
-        """Have the engine end what runs.
+        """Abort the unfinished replies in the engine.
 
         Args:
-            fault: what the owner is told, if there is one.
+            fault: the caller's error, if there is one.
         """
         self.refusal = self.refusal or fault
         for submission, finish in zip(self.submissions, self.finishes, strict=True):
@@ -113,7 +114,7 @@ class Exchange:
 
     @property
     def fault(self) -> Fault | None:
-        """What went wrong with one of the replies, if anything did."""
+        """The error of one of the replies, if there is any."""
         for finish in self.finishes:
             if finish is None or finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
                 continue
@@ -123,7 +124,7 @@ class Exchange:
         return None
 
     def transcript(self, choice: int) -> Transcript:
-        """One of the replies and what it answers, as they stand now. May be called from any
+        """One of the replies with its prompt, in their current state. May be called from any
         thread."""
         submission, finish = self.submissions[choice], self.finishes[choice]
         origin, request_id = submission.origin, submission.request_id

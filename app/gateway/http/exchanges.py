@@ -1,4 +1,4 @@
-"""Exchanges: the requests over HTTP that run, woken when the engine has news of them."""
+"""Exchanges: the running requests over HTTP, woken when the engine has output for them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ENDED_KEPT = 64
 
 
 class Exchanges:
-    """The requests that run. `wake` and `transcript` may be called from any thread, all else on the
+    """The running requests. `wake` and `transcript` may be called from any thread, all else on the
     gateway's loop.
 
-    The engine wakes the loop at most once a step. Only those are looked at then whose clients have
-    taken all that there was: what a slow reader has not taken stays in its stream as one piece, and
-    costs nobody else anything.
+    The engine wakes the loop at most once a step. The loop then polls only requests whose clients
+    have read everything so far: output for a slow reader stays in its stream as one piece, and
+    costs other requests nothing.
 
     Args:
         clock: monotonic seconds.
-        ended: told of each request when it is over, within what handled it.
+        ended: called with each request when it is over, inside its handler.
 
     Attributes:
-        num_waiting: how many of those that run have no first token.
-        num_replies: how many replies all of them ask for.
+        num_waiting: how many of them have no first token.
+        num_replies: how many replies they request in all.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Exchanges:
         self._clock = clock
         self._ended = ended
         self._open: dict[Exchange, None] = {}
-        # By the engine's ids, the oldest first: all that run, and the last that have ended.
+        # By the engine's ids, oldest first: all running requests, and the last ones that ended.
         self._kept: dict[str, tuple[Exchange, int]] = {}
         self._woken = False
         self.num_waiting = 0
@@ -67,7 +67,7 @@ class Exchanges:
 
     @contextmanager
     def run(self, user: str, submissions: Sequence[Submission]) -> Iterator[Exchange]:
-        """Have the engine answer a request. What has not ended with the context is aborted."""
+        """Have the engine answer a request. Leaving the context aborts unfinished replies."""
         exchange = Exchange(
             user, tuple(submissions), self._clock(), self._client.abort, self._began
         )
@@ -90,13 +90,13 @@ class Exchanges:
                 self._quotas.ended(user)
             self._tally.ended()
             if not exchange.started:
-                # It may be as long as requests may be, and there is nothing to see of it.
+                # It may be as long as requests may be, and has no output to show.
                 for submission in submissions:
                     self._kept.pop(submission.request_id, None)
             self._ended(exchange)
 
     def wake(self) -> None:
-        """Have the loop look for news of the engine. May be called from any thread."""
+        """Have the loop poll the engine's output. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -105,22 +105,22 @@ class Exchanges:
                 log.debug("the loop has closed before the engine ended")
 
     def cancel_all(self, fault: Fault) -> None:
-        """Have the engine end all that runs; `fault` is what their owners are told."""
+        """Abort all requests in the engine; `fault` is their callers' error."""
         for exchange in self:
             exchange.cancel(fault)
 
     def nudge_all(self) -> None:
-        """Let those that wait for news say that they still do."""
+        """Wake the waiting requests, so that they send a keep-alive."""
         for exchange in self:
             exchange.nudge()
 
     def transcript(self, request_id: str) -> Transcript | None:
-        """The chat of a request that runs or has ended lately, by the engine's id."""
+        """The chat of a running or recently ended request, by the engine's id."""
         found = self._kept.get(request_id)
         return None if found is None else found[0].transcript(found[1])
 
     def _keep(self, exchange: Exchange) -> None:
-        """Keep a request at hand for whoever watches."""
+        """Keep a request available for `transcript`."""
         for choice, submission in enumerate(exchange.submissions):
             self._kept[submission.request_id] = exchange, choice
         for request_id in tuple(self._kept):
@@ -131,7 +131,7 @@ class Exchanges:
 
     def _poll(self) -> None:
         self._woken = False
-        # The newest first: who waits for a first token waits for no other stream's event.
+        # Newest first: a request that waits for its first token waits for no other stream's event.
         for exchange in reversed(self._open):
             if exchange.is_awaited:
                 exchange.collect()

@@ -1,4 +1,4 @@
-"""HttpGateway: requests over HTTP into the engine's batch, and the replies back."""
+"""HttpGateway: passes requests over HTTP to the engine, and the replies back."""
 
 from __future__ import annotations
 
@@ -44,37 +44,38 @@ log = logging.getLogger(__name__)
 
 VIEW_SECONDS = 0.25
 LOOK_SECONDS = 1.0
-# Between the lines that show a client who waits that it is not forgotten, and us that it is there.
+# Seconds between keep-alive lines, which show a waiting client that it is not forgotten, and us
+# that it is there.
 NUDGE_SECONDS = 10.0
-# For the last words of a stream to go out.
+# Timeout for the last events of a stream.
 FAREWELL_SECONDS = 5.0
 KEEP_ALIVE_SECONDS = 75
-# Connections that the system holds until they are accepted: a load generator opens hundreds at
+# Connections that the system queues until they are accepted: a load generator opens hundreds at
 # once.
 _BACKLOG = 2048
-# For a client that takes nothing, and does not go: milliseconds.
+# Timeout in milliseconds for a client that reads nothing and stays connected.
 _DEAF_MS = 120_000
 USERS_SHOWN = 20
-# Connections at once, or twice as many as there may be replies if that is more.
+# Most connections, or twice as many as there may be replies if that is more.
 MOST_CONNECTIONS = 8192
-# Descriptors for all that is no connection of a client: the store, the log, the model's files.
+# Descriptors for other things than client connections: the store, the log, the model's files.
 DESCRIPTORS_LEFT = 256
 
 ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
 
 
 class HttpGateway(ThreadedGateway):
-    """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
+    """A separate thread with an event loop, so that neither the screen nor a step waits for it.
 
-    What a request began ends with it: nothing is journalled, for its owner holds the connection and
-    sees at once where there is no answer. Files and batches are in the store.
+    A request's work ends with it: nothing is journalled, because the client holds the connection
+    and sees at once if there is no answer. Files and batches are in the store.
 
     Args:
-        store_file: where that is.
-        sampling: for what a request leaves open, over the model's defaults.
+        store_file: the file of that store.
+        sampling: for fields that a request leaves open, over the model's defaults.
 
     Attributes:
-        url: where it is reached.
+        url: the gateway's URL.
 
     Raises:
         HttpError: it cannot listen, or a key or a certificate cannot be read.
@@ -159,7 +160,7 @@ class HttpGateway(ThreadedGateway):
             application = self._traces.wrap(application)
         config = uvicorn.Config(
             application,
-            http=Connection,  # made by `_connection`
+            http=Connection,  # created by `_connection`
             ws="none",
             loop="none",
             lifespan="off",
@@ -186,7 +187,7 @@ class HttpGateway(ThreadedGateway):
         return Connection(self._connections, server.config, server.server_state, {}, loop)
 
     def close(self) -> None:
-        """Let go of what it holds, of a gateway that was never started too."""
+        """Release its resources, also those of a gateway that was never started."""
         self._socket.close()
         self._driver.close()
         self._batching.close()
@@ -209,13 +210,13 @@ class HttpGateway(ThreadedGateway):
         return found or self._batching.transcript(request_id)
 
     def holds(self, conversation_id: str) -> bool:
-        """Never: a chat over HTTP is its owner's, who states all of it each time."""
+        """Always False: a client sends the whole chat with each request."""
         return False
 
-    # On the loop.
+    # Called on the loop.
 
     def _abandon(self) -> None:
-        """Nobody is left to read the replies that are being made."""
+        """Cancel all replies, which have no reader any more."""
         self._exchanges.cancel_all(ENDING)
         self._view = self._look()
         self.close()
@@ -235,7 +236,7 @@ class HttpGateway(ThreadedGateway):
                 *(tasks.create_task(e.wait()) for e in (self._closing, self._thread.failed)),
             ]
             await asyncio.wait([server, *others], return_when=asyncio.FIRST_COMPLETED)
-            # What is asked otherwise may end; what is of a batch goes on with the next start.
+            # Other requests may end; batch requests resume at the next start.
             batching.cancel()
             await asyncio.wait([batching])
             if not self._thread.failed.is_set():
@@ -250,7 +251,7 @@ class HttpGateway(ThreadedGateway):
                 task.cancel()
 
     async def _drain(self) -> None:
-        """Let requests end, then end them, and see that their owners know."""
+        """Let requests end, then cancel them, and wait until their clients know."""
         self._draining = True
         began = time.monotonic()
         while len(self._exchanges) and time.monotonic() < began + self._drain_seconds:
@@ -266,12 +267,12 @@ class HttpGateway(ThreadedGateway):
         self._closing.set()
 
     async def _tick(self) -> None:
-        """Refresh the view and what is known of the engine, and let those who wait know."""
+        """Refresh the view and the state of the engine, and send keep-alives to waiting clients."""
         nudge_at, look_at = time.monotonic() + NUDGE_SECONDS, 0.0
         while True:
             self._view = self._look()
             if time.monotonic() >= look_at:
-                # A snapshot is made anew each time, for some milliseconds.
+                # Each snapshot is built anew, which takes some milliseconds.
                 look_at = time.monotonic() + LOOK_SECONDS
                 self._look_at_engine()
             else:
@@ -332,18 +333,18 @@ class HttpGateway(ThreadedGateway):
 
 
 def _bound(address: Address) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
     Raises:
         HttpError: it cannot.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # asyncio lets pieces go out at once only where the protocol is stated. Otherwise the second of
-    # two waits until the first is acknowledged, 40 ms on a connection that is kept.
+    # asyncio sends pieces at once only if the protocol is stated. Otherwise the second of two waits
+    # until the first is acknowledged, 40 ms on a kept-alive connection.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # What is accepted has it, too.
+        # Accepted sockets inherit it.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAF_MS)
     try:
         listening.bind((address.host, address.port))

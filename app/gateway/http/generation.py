@@ -1,4 +1,4 @@
-"""Generation: an endpoint that has the engine write text, whole or as a stream of events."""
+"""Generation: an endpoint that generates text, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from engine.api.client import Submission
 from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.stream import Delta
 
-# A stream begins with its first text, so that a refusal has a status of its own; but after so long
-# in any case, so that whoever stands between is not made to wait for the first byte.
+# A stream begins with its first text, so that a refusal has a status of its own; but after this
+# time in any case, so that proxies do not time out before the first byte.
 PATIENCE_SECONDS = 2.0
 _EVENTS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-# A line that clients skip, and that shows whether they are still there.
+# A line that clients skip, and that shows whether they are still connected.
 WAITING = b": waiting\n\n"
 
 # Tells what of a schema is not followed, as far as a header has room.
@@ -47,27 +47,27 @@ MAX_ALTERNATIVES = 1 << 20
 
 
 class Form(ABC):
-    """How replies are told to a client, of one request."""
+    """The client's format of the replies to one request."""
 
     def begin(self, num_prompt_tokens: int) -> Iterable[bytes]:
-        """The events before all news.
+        """The events before all others.
 
         Args:
-            num_prompt_tokens: of the first prompt; 0 if that is not known yet.
+            num_prompt_tokens: of the first prompt; 0 if not known yet.
         """
         return ()
 
     def waiting(self) -> bytes:
-        """What shows that there is no news yet."""
+        """The event that shows that the request is still in progress."""
         return WAITING
 
     @abstractmethod
     def take(self, choice: int, delta: Delta) -> None:
-        """Take in news of a reply."""
+        """Add a delta of a reply."""
 
     @abstractmethod
     def tell(self, choice: int, delta: Delta) -> Iterable[bytes]:
-        """The events that tell news that were taken in."""
+        """The events for a delta that was added."""
 
     @abstractmethod
     def end(self) -> Iterable[bytes]:
@@ -75,25 +75,25 @@ class Form(ABC):
 
     @abstractmethod
     def failed(self, fault: Fault) -> Iterable[bytes]:
-        """The events that tell what went wrong."""
+        """The events of an error."""
 
     @abstractmethod
     def whole(self) -> dict[str, object]:
-        """All of the replies, once they have ended, as `replies.pieces` writes them."""
+        """All replies, once they have ended, as `replies.pieces` writes them."""
 
 
 class Generation(Endpoint, Generic[T]):
     """From a request to replies.
 
     Attributes:
-        kind: what is asked here.
+        kind: the type of request bodies.
     """
 
     kind: type[T]
 
     @abstractmethod
     def submissions(self, user: str, asked: T) -> Sequence[Submission]:
-        """What the engine is asked, for each reply.
+        """The engine's submissions, one for each reply.
 
         Raises:
             Fault, EngineError: the request cannot be served.
@@ -104,14 +104,13 @@ class Generation(Endpoint, Generic[T]):
 
     @abstractmethod
     def streams(self, asked: T) -> bool:
-        """Whether replies are told as they come."""
+        """Whether replies are streamed."""
 
     @abstractmethod
     def asked_model(self, asked: T) -> str | None: ...
 
     async def reply(self, user: str, asked: T) -> dict[str, object]:
-        """All of the replies to a request that came otherwise than over HTTP, as `Form.whole` has
-        them.
+        """All replies to a request that did not come over HTTP, in the form of `Form.whole`.
 
         Raises:
             Fault, EngineError: it is refused, or failed.
@@ -186,13 +185,13 @@ def _named(fault: Fault, asked: Told) -> Fault:
 async def send_whole(
     told: dict[str, object], headers: dict[str, str], send: Send, gone: asyncio.Future[None]
 ) -> Response | None:
-    """Tell all of an answer. Of what is large, parts are made beside the loop.
+    """Send a whole answer. Parts of a large one are encoded off the loop.
 
     Returns:
         the answer; None if it was sent already.
 
     Raises:
-        ClientDisconnect: nobody is there any more.
+        ClientDisconnect: the client has gone.
     """
     made = parts(told)
     part: bytes | None = next(made)
@@ -218,11 +217,11 @@ async def _end(send: Send) -> None:
 
 
 def _check_alternatives(submissions: Sequence[Submission], service: Service) -> None:
-    """Check that the replies to a request do not tell too much together.
+    """Check that the replies to a request do not have too many log-probabilities together.
 
     Raises:
         InvalidRequestError: they would have more than `MAX_ALTERNATIVES`.
-        Fault: no model is there now.
+        Fault: no model is loaded now.
     """
     told: dict[str, int] = {}
     if len(submissions) == 1 or not any(
@@ -252,9 +251,9 @@ def _check_alternatives(submissions: Sequence[Submission], service: Service) -> 
 
 
 def _most_tokens(submission: Submission) -> int:
-    """Most tokens of a prompt: no token has less than a byte."""
+    """Most tokens of a prompt: every token has at least a byte."""
     if submission.prompt is None:
-        return 1 << 31  # What a template writes around a chat has no bound but the context.
+        return 1 << 31  # Only the context limits the text that a template adds to a chat.
     if isinstance(submission.prompt, str):
         return len(submission.prompt.encode(errors="surrogatepass")) + 1
     return len(submission.prompt)
@@ -307,7 +306,7 @@ def _told(form: Form, news: Sequence[tuple[int, Delta]]) -> Iterator[bytes]:
 
 
 async def _send(send: Send, events: Iterable[bytes]) -> None:
-    """Send events, those together that are small. Others have the loop between two large ones."""
+    """Send events, small ones together. Other tasks run between two large ones."""
     held: list[bytes] = []
     size = 0
     for one in events:
@@ -322,6 +321,6 @@ async def _send(send: Send, events: Iterable[bytes]) -> None:
 
 
 def event(data: object, name: str = "") -> bytes:
-    """An event with JSON in it, of a name if it has one."""
+    """An event with JSON in it, and with a name if it has one."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + compact(data).encode() + b"\n\n"

@@ -11,7 +11,7 @@ from app.gateway.http.protocol.messages import MessageCountRequest
 
 
 class MessageCount(AnthropicEndpoint):
-    """How many tokens the prompt of a chat has."""
+    """The number of tokens in the prompt of a chat."""
 
     kind = MessageCountRequest
 

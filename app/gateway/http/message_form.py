@@ -1,4 +1,4 @@
-"""MessageForm: a reply told as Anthropic's messages are."""
+"""MessageForm: a reply in the format of Anthropic's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PING = event({"type": "ping"}, "ping")
 class MessageForm(Form):
     """The events of a stream, or one answer: blocks of thinking, text and calls, in this order.
 
-    Each block of a stream is begun, told in pieces and ended before the next one begins.
+    Each block of a stream is begun, sent in pieces and ended before the next one begins.
     """
 
     def __init__(self, asked: MessagesRequest, model: str, submission: Submission) -> None:
@@ -30,7 +30,7 @@ class MessageForm(Form):
         self._model = model
         may_call = bool(submission.sampling.get("tools"))
         self._reply = Reply(may_call, asked.forced_calls(), asked.calls_one)
-        self._open = ""  # the type of the block that is being told
+        self._open = ""  # the type of the open block
         self._index = -1
 
     def begin(self, num_prompt_tokens: int) -> Iterator[bytes]:
@@ -111,7 +111,7 @@ class MessageForm(Form):
         }
 
     def _stop(self, finish: Finish) -> dict[str, object]:
-        """Why the reply ended, which went well."""
+        """The stop reason of a reply that succeeded."""
         reason = "end_turn"
         if finish.reason is FinishReason.LENGTH:
             fits = finish.usage.completion_tokens >= self._asked.max_tokens
@@ -124,7 +124,7 @@ class MessageForm(Form):
         return {"stop_reason": reason, "stop_sequence": stop}
 
     def _tell(self, kind: str, text: str) -> Iterator[bytes]:
-        """A piece of a block, which is begun if it is not open."""
+        """A piece of a block, after the block's begin if it is not open."""
         if self._open != kind:
             yield from self._close()
             yield from self._begin(_EMPTY[kind])
@@ -148,7 +148,7 @@ class MessageForm(Form):
             yield event(told, "content_block_stop")
 
 
-# Blocks without their text. What is thought here is signed by nobody.
+# Blocks without their text. Thinking has no signature here.
 _EMPTY: dict[str, dict[str, object]] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},

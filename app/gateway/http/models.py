@@ -1,4 +1,4 @@
-"""Models, Health, Version: what a client asks of the server itself."""
+"""Models, Health, Version: endpoints about the server itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.api.status import EnginePhase
 
 
 class Models(Endpoint):
-    """The model that is loaded, under each name that it has: /v1/models and /v1/models/{name}."""
+    """The loaded model, under each of its names: /v1/models and /v1/models/{name}."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
@@ -65,7 +65,7 @@ class Health(Endpoint):
 
 
 class Version(Endpoint):
-    """Which program this is."""
+    """The name and version of this program."""
 
     async def answer(self, request: Request, send: Send) -> Response:
         return JSONResponse({"version": version("batchdeck") or "unknown"})

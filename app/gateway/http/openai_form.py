@@ -1,4 +1,4 @@
-"""OpenAiForm: replies told in chunks or as a whole, as all of OpenAI's completions are."""
+"""OpenAiForm: replies in chunks or as a whole, in the common format of OpenAI's completions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DONE = b"data: [DONE]\n\n"
 class OpenAiForm(Form):
     """The chunks of a stream, or one answer.
 
-    A chunk's choice is put between two pieces that are made once: at 64 streams of 20 tokens/s that
-    is 1,280 chunks a second.
+    A chunk's choice goes between two pieces that are encoded once: 64 streams of 20 tokens/s make
+    1,280 chunks a second.
 
     Attributes:
         prefix: of the id.
-        kind, kind_of_chunk: what an answer and a chunk call themselves.
+        kind, kind_of_chunk: the object names of an answer and of a chunk.
     """
 
     prefix: ClassVar[str]
@@ -69,12 +69,12 @@ class OpenAiForm(Form):
         """A reply that has ended."""
 
     def _chunk(self, body: str) -> bytes:
-        """A chunk with one choice, given as JSON."""
+        """A chunk with one choice, which is JSON."""
         return self._head + body.encode() + self._tail
 
     def _chunk_with(self, before: str, told: object, after: str) -> Iterator[bytes]:
-        """A chunk with one choice, and with something in it that may be large, in parts: what a
-        slow reader has not taken may be the log-probabilities of a whole reply.
+        """A chunk with one choice whose content may be large, in parts: after a slow reader it may
+        hold the log-probabilities of a whole reply.
         """
         yield self._head + before.encode()
         yield from parts(told)

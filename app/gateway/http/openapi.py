@@ -1,4 +1,4 @@
-"""OpenApi: what is served, as an OpenAPI document for clients and tools that read one."""
+"""OpenApi: the served routes as an OpenAPI document for clients and tools."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _ANTHROPIC_ERROR = {
     },
     "required": ["type", "error"],
 }
-# In an address, which is part of a head.
+# In a path, which is part of a head.
 _NAME = {"type": "string", "maxLength": HEAD_BYTES}
-# What may be answered instead, to whatever is asked.
+# Error codes that every route may return.
 _REFUSALS = (400, 401, 403, 404, 408, 409, 413, 429, 500, 503)
 
 
@@ -56,7 +56,7 @@ class OpenApi(Endpoint):
     """The document, at /openapi.json. No key is needed for it.
 
     Args:
-        routes: whose endpoints it tells.
+        routes: the routes to describe.
     """
 
     def __init__(self, service: Service, routes: Sequence[Route]) -> None:
@@ -93,12 +93,12 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 
 
 def _kind(route: Route) -> type[Told] | None:
-    """What is asked of a route."""
+    """The type of a route's request bodies."""
     return route.endpoint.kind if isinstance(route.endpoint, Endpoint) else None
 
 
 def _operations(route: Route) -> dict[str, Any]:
-    """What a route answers, by its methods in small letters."""
+    """The operations of a route, by lower-case methods."""
     told = (type(route.endpoint).__doc__ or "").strip().partition("\n")[0]
     is_anthropic = isinstance(route.endpoint, AnthropicEndpoint)
     error = "AnthropicError" if is_anthropic else "Error"
@@ -131,7 +131,7 @@ def _operations(route: Route) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> Iterator[dict[str, Any]]:
-    """What an address states of a request, in its path and after the question mark."""
+    """The parameters of a route, in its path and in the query string."""
     if "{name" in route.path:
         yield {"name": "name", "in": "path", "required": True, "schema": _NAME}
     query = route.endpoint.query if isinstance(route.endpoint, Endpoint) else None

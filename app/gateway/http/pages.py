@@ -1,4 +1,4 @@
-"""Pages: which pages of a browser may ask where no key says who asks."""
+"""Pages: checks which browser pages may send requests if there are no keys."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _OWN_SITES = ("same-origin", "none")
 
 
 class Pages:
-    """Where there are no keys, a browser on this machine is let in by where it runs alone, and so
-    is every page that it has open. So what it asks must come from our own page: the name in `Host`
-    must be ours, for a name of somebody else's may be made to lead here (DNS rebinding), and
-    `Origin` must be the same. A page of somebody else's cannot state a key.
+    """Without keys, a browser on this machine is admitted merely by where it runs, and so is every
+    page that it has open. So its requests must come from our own page: the name in `Host` must be
+    ours, because a foreign name may be made to resolve to this server (DNS rebinding), and `Origin`
+    must be the same. A foreign page cannot state a key.
 
-    An address or a name without a dot is nobody's to make lead elsewhere: browsers take the one as
-    it is, and no name server of the internet answers for the other.
+    An address, or a name without a dot, cannot be made to resolve elsewhere: browsers use an
+    address as it is, and no name server of the internet answers for the other.
 
     Args:
-        hosts: names under which the gateway is reached; `*` is any.
-        cors: origins whose pages may ask, too; `*` is all.
+        hosts: names of the gateway; `*` is any.
+        cors: origins whose pages are allowed, too; `*` is all.
     """
 
     def __init__(self, access: Access, hosts: Collection[str], cors: Sequence[str] = ()) -> None:
@@ -34,9 +34,9 @@ class Pages:
         self._cors = frozenset(cors)
 
     def check_asker(self, request: Request) -> None:
-        """Check that a page which asks for text, or for what is kept, may do so. What is no browser
-        states no `Origin`; but nor does a browser that reads from what it takes for the page's own
-        server.
+        """Check that a page which requests text or stored data may do so. Clients other than
+        browsers send no `Origin`; but neither does a browser for a GET to what it believes is the
+        page's own server.
 
         Raises:
             Fault: 403, it may not.
@@ -48,14 +48,14 @@ class Pages:
             self.check_own(request)
 
     def check_own(self, request: Request) -> None:
-        """Check that our own page asks, or no page.
+        """Check that the request comes from our own page, or from no page.
 
         Raises:
-            Fault: 403, another one does.
+            Fault: 403, it comes from another one.
         """
         self._check_host(request)
         self._check_origin(request)
-        # What a picture or a script of another page asks for states no origin, but this.
+        # Requests for a picture or a script by another page have no origin, but this header.
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITES:
             text = (
@@ -79,7 +79,7 @@ class Pages:
 
 
 def _hostname(stated: str) -> str:
-    """The name in a Host header, in small letters; empty if there is none."""
+    """The name in a Host header, in lower case; empty if there is none."""
     try:
         return urlsplit(f"//{stated}").hostname or ""
     except ValueError:
@@ -87,7 +87,7 @@ def _hostname(stated: str) -> str:
 
 
 def _is_nobodys(name: str) -> bool:
-    """Whether nobody can make a name lead to another server."""
+    """Whether a name cannot be made to resolve to another server."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -103,5 +103,5 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    # A socket for both families names its IPv4 clients so.
+    # A dual-stack socket reports its IPv4 clients in this form.
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -1,4 +1,4 @@
-"""Remembered: /v1/responses/{id}, a response that is asked for again or forgotten."""
+"""Remembered: /v1/responses/{id}, which fetches or deletes a stored response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.gateway.http.service import Service
 
 
 class Remembered(Endpoint):
-    """GET tells a response of whoever asks, DELETE forgets it."""
+    """GET returns a response of the caller, DELETE forgets it."""
 
     def __init__(self, service: Service, memory: ResponseMemory) -> None:
         super().__init__(service)

@@ -1,4 +1,4 @@
-"""Replies: what has come of each reply to a request so far, and what is told of its end."""
+"""Replies: the output of each reply to a request so far, and its end in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from engine.api.logprobs import OutputToken, PromptToken
 from engine.api.stream import Delta, Finish
 from engine.api.tools import ToolCall, ToolUse
 
-# Of a large answer, made and sent at a time: 3 ms of log-probabilities.
+# Bytes of a large answer that are encoded and sent at a time: 3 ms of log-probabilities.
 PART_BYTES = 1 << 15
-# Entries of a list that are made in one piece, where none has anything in it.
+# Plain entries of a list that are encoded at once.
 _AT_ONCE = 1024
 _PLAIN = (str, int, float, type(None))
 
@@ -24,17 +24,17 @@ _PLAIN = (str, int, float, type(None))
 class Reply:
     """One reply, as far as it has come.
 
-    Where it may call tools, its text may be that of calls, in the model's own format. What is
-    certain to be none of it is told as it comes, and the rest at the end, when calls are read.
+    If it may call tools, its text may contain calls in the model's own format. Text that certainly
+    is no call is sent at once, and the rest at the end, when calls are parsed.
 
     Attributes:
         may_call: whether it may call tools.
         forced: calls that it has to make; its text is nothing else.
-        calls_one: whether it may call no more than one, so that the others are not told.
-        echoed: what is told before its text.
-        num_tokens: of its output so far.
-        news: text that is to be told now, after the last delta.
-        is_told: whether anything of it was told.
+        calls_one: whether it may call at most one, so that further calls are dropped.
+        echoed: text that is sent before the reply's own.
+        num_tokens: output tokens so far.
+        news: text to send now, after the last delta.
+        is_told: whether any of it was sent.
     """
 
     may_call: bool = False
@@ -66,7 +66,7 @@ class Reply:
 
     @property
     def use(self) -> ToolUse | None:
-        """The tools that it calls, once it has ended; None if it calls none or may not."""
+        """The reply's tool calls, once it has ended; None if there are none or it may not call."""
         if self.forced is not None:
             calls = self.forced.calls("".join(self.texts))
             return ToolUse(calls) if calls else None
@@ -77,7 +77,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """What the reply says; of one that calls tools, beside the calls."""
+        """The reply's text, without its tool calls."""
         return self.echoed + self._said
 
     @property
@@ -103,24 +103,24 @@ class Reply:
 
 
 def created() -> int:
-    """Now, as OpenAI's answers have it."""
+    """The current time, in the form of OpenAI's answers."""
     return int(time.time())
 
 
 def finish_reason(finish: Finish, use: ToolUse | None = None) -> str:
-    """Why a reply ended that went well, and that calls these tools."""
+    """The finish reason of a reply that succeeded, with its tool calls."""
     if finish.reason is FinishReason.LENGTH:
         return "length"
     return "stop" if use is None else "tool_calls"
 
 
 def went_well(finish: Finish | None) -> bool:
-    """Whether a reply has ended, and as it should."""
+    """Whether a reply has ended successfully."""
     return finish is not None and finish.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
 def usage_of(prompts: Sequence[Sequence[Reply]]) -> dict[str, object]:
-    """The token counts of a request, given the replies to each of its prompts, which have ended."""
+    """The token counts of a request, from the ended replies to each of its prompts."""
     used = [[one.finish.usage for one in replies if one.finish is not None] for replies in prompts]
     everything = [one for usages in used for one in usages]
     prompt = sum(usages[0].prompt_tokens for usages in used if usages)
@@ -137,7 +137,7 @@ def usage_of(prompts: Sequence[Sequence[Reply]]) -> dict[str, object]:
 
 
 def called(call: ToolCall, request_id: str, number: int) -> dict[str, object]:
-    """A call in OpenAI's form. One that has no id gets one, by which its outcome names it."""
+    """A call in OpenAI's form. One without an id gets one, which the tool's result refers to."""
     told = call.in_openai_form()
     told["id"] = call.id or f"call_{request_id}_{number}"
     return told
@@ -178,12 +178,12 @@ def _place(text: str, logprob: float, rank: int | None) -> dict[str, object]:
 
 
 def finite(logprob: float) -> float:
-    """A log-probability as JSON may have it: vLLM's -9999 for a token that the model rules out."""
+    """A log-probability that JSON can hold: vLLM's -9999 for a token that the model rules out."""
     return max(logprob, -9999.0)
 
 
 def quoted(text: str) -> str:
-    """A text as JSON has it."""
+    """A text as JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -193,9 +193,9 @@ def compact(data: object) -> str:
 
 
 def pieces(data: object) -> Iterator[str]:
-    """Plain data as `compact` writes it, piece by piece. An iterator within it is a list whose
+    """Plain data in the form of `compact`, piece by piece. An iterator within it is a list whose
     entries are made one after the other: 128 replies of 300 tokens with 20 alternatives are 60 MB,
-    which took the loop 5.8 s at once.
+    which blocked the loop for 5.8 s at once.
     """
     if isinstance(data, Mapping):
         begin = "{"
@@ -228,7 +228,7 @@ def pieces(data: object) -> Iterator[str]:
 
 
 def parts(data: object) -> Iterator[bytes]:
-    """What `pieces` writes, in parts of some `PART_BYTES`."""
+    """The output of `pieces`, in parts of about `PART_BYTES`."""
     held: list[str] = []
     size = 0
     for piece in pieces(data):

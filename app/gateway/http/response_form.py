@@ -1,4 +1,4 @@
-"""ResponseForm: a reply told as OpenAI's responses are."""
+"""ResponseForm: a reply in the format of OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _Status = Literal["in_progress", "completed", "incomplete"]
 
 @dataclass(slots=True)
 class _Item:
-    """A part of the output: what is thought, what is said, or a call.
+    """A part of the output: thinking, text, or a call.
 
     Attributes:
-        texts: pieces of its text; of a call, of its arguments.
-        call: what is called; None in what is thought or said.
+        texts: pieces of its text; for a call, of its arguments.
+        call: the call; None for thinking and text.
     """
 
     kind: Literal["reasoning", "message", "function_call"]
@@ -55,9 +55,7 @@ class _Item:
 
 
 class ResponseForm(Form):
-    """The events of a stream, or one answer. Of both, the last thing told is the response as it is
-    remembered.
-    """
+    """The events of a stream, or one answer. Both end with the response as it is remembered."""
 
     def __init__(
         self, asked: ResponsesRequest, model: str, submission: Submission, memory: ResponseMemory
@@ -70,7 +68,7 @@ class ResponseForm(Form):
         may_call = bool(submission.sampling.get("tools"))
         self._reply = Reply(may_call, asked.forced_calls(), asked.calls_one)
         self._items: list[_Item] = []
-        self._is_open = False  # whether more may come of the last item
+        self._is_open = False  # whether the last item may still grow
         self._told: dict[str, object] = {}  # the response, once it has ended
         self._events: list[bytes] = []
         self._number = 0
@@ -123,7 +121,7 @@ class ResponseForm(Form):
             self._remember(finish, calls)
 
     def _calls(self) -> tuple[ToolCall, ...]:
-        """The calls that are told, each with an id."""
+        """The calls to send, each with an id."""
         use, name = self._reply.use, self._submission.request_id
         return tuple(
             replace(call, id=call.id or f"call_{name}_{number}")
@@ -134,7 +132,7 @@ class ResponseForm(Form):
         asked, reply = self._asked, self._reply
         said = ChatMessage("assistant", reply.text, reply.thinking, tool_calls=calls)
         messages = self._submission.messages[bool(asked.instructions) :]
-        # The ids are those of all the calls that the model has written, in its own format.
+        # These ids are those of all calls in the model's own format, as it wrote them.
         written = () if finish.tool_use is None else finish.tool_use.calls
         response = RememberedResponse(
             told=self._told,
@@ -145,7 +143,7 @@ class ResponseForm(Form):
         self._memory.put(self._submission.origin.user, self._id, response)
 
     def _grow(self, kind: Literal["reasoning", "message"], text: str) -> None:
-        """Add to the last item, or begin one of another kind."""
+        """Append to the last item, or begin one of another kind."""
         if not self._is_open or self._items[-1].kind != kind:
             self._close()
             self._begin(kind)
@@ -172,7 +170,7 @@ class ResponseForm(Form):
         self._tell(f"{_TEXT[item.kind]}.delta", **self._place(item), delta=text)
 
     def _close(self, status: _Status = "completed") -> None:
-        """Nothing more comes of the last item, if there is one that is open."""
+        """Close the last item, if it is open."""
         if not self._is_open:
             return
         self._is_open = False

@@ -1,4 +1,4 @@
-"""ResponseMemory: the last responses of each user, to be gone on with and asked for again."""
+"""ResponseMemory: the last responses of each user, to be continued and fetched again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.gateway.http.replies import compact
 from engine.api.client import ChatMessage
 from engine.api.stream import Context
 
-# Of one user. A conversation of 32,000 tokens takes 0.3 MB: its text, and its token ids.
+# Limits of one user. A conversation of 32,000 tokens takes 0.3 MB: its text, and its token ids.
 MOST_RESPONSES = 256
 MOST_BYTES = 1 << 25
 _ID_BYTES = 4
@@ -21,10 +21,10 @@ class RememberedResponse:
     """A response, and the conversation that it ends.
 
     Attributes:
-        told: the response as its client was told it.
-        instructions: those of its request, which go before the messages; empty without any.
-        messages: the conversation, the response as its last one.
-        context: token ids of instructions and messages; None where they are not known.
+        told: the response as it was sent to its client.
+        instructions: the request's instructions, which precede the messages; empty without any.
+        messages: the conversation, with the response as its last one.
+        context: token ids of instructions and messages; None if not known.
     """
 
     told: Mapping[str, object]
@@ -34,27 +34,27 @@ class RememberedResponse:
 
 
 class ResponseMemory:
-    """Forgets what was remembered first when a user has too many or too much. Nobody finds what is
-    another user's. The gateway's loop has it.
+    """Forgets a user's oldest responses when there are too many or they are too large. A user
+    cannot find those of others. It belongs to the gateway's loop.
     """
 
     def __init__(self) -> None:
         self._users: dict[str, dict[str, _Kept]] = {}
 
     def put(self, user: str, name: str, response: RememberedResponse) -> None:
-        """Remember a response by its id, which is a new one."""
+        """Store a response under its id, which is a new one."""
         all_kept = self._users.setdefault(user, {})
         all_kept[name] = _Kept(response, _num_bytes(response))
         while len(all_kept) > MOST_RESPONSES or _total(all_kept) > MOST_BYTES:
             del all_kept[next(iter(all_kept))]
 
     def get(self, user: str, name: str) -> RememberedResponse | None:
-        """A response of this user; None if it is not remembered."""
+        """A response of this user; None if it is not stored."""
         kept = self._users.get(user, {}).get(name)
         return None if kept is None else kept.response
 
     def forget(self, user: str, name: str) -> None:
-        """Forget a response; one that is not remembered is ignored."""
+        """Forget a response; one that is not stored is ignored."""
         self._users.get(user, {}).pop(name, None)
 
 
@@ -68,7 +68,7 @@ def _total(all_kept: Mapping[str, _Kept]) -> int:
 
 
 def _num_bytes(response: RememberedResponse) -> int:
-    """About how much memory a response takes, as if it shared nothing with others."""
+    """The approximate memory of a response, as if it shared nothing with others."""
     ids = 0 if response.context is None else len(response.context.token_ids)
     texts = sum(
         len(text)

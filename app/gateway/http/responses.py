@@ -18,7 +18,7 @@ from engine.api.origin import Origin
 
 
 class Responses(Generation[ResponsesRequest]):
-    """The response to a conversation, or to what goes on with one that is remembered."""
+    """The response to a conversation, or to the continuation of a remembered one."""
 
     kind = ResponsesRequest
     params: ClassVar[Mapping[str, str]] = {"messages": "input"}

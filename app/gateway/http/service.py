@@ -1,4 +1,4 @@
-"""Service: what the endpoints of the HTTP gateway have in common."""
+"""Service: the shared components of the HTTP gateway's endpoints."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """The parts of a gateway that requests go through.
+    """The components of a gateway that requests pass through.
 
     Attributes:
-        names: further names under which the loaded model is asked for; `*` is any.
-        sampling: for what a request leaves open, over the model's defaults.
+        names: further names for the loaded model; `*` is any.
+        sampling: for fields that a request leaves open, over the model's defaults.
         separate_caches: whether users do not find each other's prefixes in the cache.
     """
 
@@ -49,17 +49,17 @@ class Service:
     separate_caches: bool
 
     def asker(self, request: Request) -> str:
-        """Who asks.
+        """The name of the caller.
 
         Raises:
-            Fault: they may not.
+            Fault: they may not send requests.
         """
         user = self.access.caller(request.headers)
         self.pages.check_asker(request)
         return user
 
     async def take(self, request: Request, kind: type[T]) -> tuple[str, T]:
-        """Who asks, and what.
+        """Read a request; returns its caller and its body.
 
         Raises:
             Fault: the request is refused.
@@ -76,10 +76,10 @@ class Service:
 
     @contextmanager
     def counted(self, user: str) -> Iterator[None]:
-        """What is done in it is one of the user's unfinished requests.
+        """Count the block as one of the user's unfinished requests.
 
         Raises:
-            Fault: there is no room for another one.
+            Fault: there may not be another one.
         """
         self.admission.check_room(user)
         self.quotas.opened(user)
@@ -89,24 +89,24 @@ class Service:
             self.quotas.ended(user)
 
     async def promised(self, request: Request, promise: Future[P]) -> P:
-        """What the engine has promised to whoever has sent a request.
+        """Await a result of the engine for a request.
 
         Raises:
-            EngineError: it cannot be had.
-            ClientDisconnect: the client has gone, and it is not wanted any more.
+            EngineError: there is none.
+            ClientDisconnect: the client has gone, and the result is cancelled.
         """
         return await unless_gone(request, asyncio.wrap_future(promise))
 
     def salt(self, user: str, stated: str | None) -> str:
-        """As `salt_of` has it."""
+        """As `salt_of`, with the gateway's settings."""
         return salt_of(HTTP, user, stated, separate=self.separate_caches)
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the loaded model's context.
+        """The loaded model's context length in tokens.
 
         Raises:
-            Fault: no model is there now.
+            Fault: no model is loaded now.
         """
         snapshot = self.client.snapshot()
         if snapshot is None:
@@ -114,10 +114,10 @@ class Service:
         return snapshot.model.max_model_len
 
     def model(self, asked: str | None) -> str:
-        """The name under which a model is asked for, or its own where none is stated.
+        """The requested name of the model, or its own if none is stated.
 
         Raises:
-            Fault: it is not served, or no model is there now.
+            Fault: it is not served, or no model is loaded now.
         """
         status = self.client.status()
         if status.phase is not EnginePhase.READY:

@@ -1,4 +1,4 @@
-"""HttpSettings: where the HTTP gateway listens, who may ask, and what they may take."""
+"""HttpSettings: the HTTP gateway's address, its keys, and its limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_NAME = 64
 
 
 class Address(NamedTuple):
-    """Where a server listens. A port of 0 is one that is free."""
+    """An address to listen on. Port 0 picks a free port."""
 
     host: str
     port: int
@@ -39,7 +39,7 @@ class Address(NamedTuple):
     def parse(text: str) -> Address:
         """
         Raises:
-            ValueError: it is none.
+            ValueError: it is no address.
         """
         match = _LISTEN.fullmatch(text.strip())
         if match is None or int(match["port"]) > 65_535:
@@ -52,7 +52,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is reached from this machine alone."""
+        """Whether it can be reached from this machine only."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -83,10 +83,10 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 class HttpQuota(Quota):
-    """What a user over HTTP may take.
+    """The limits of one user over HTTP.
 
     Attributes:
-        stored_bytes: most bytes of the files that a user has, those of batches among them.
+        stored_bytes: most bytes of the user's files, including those of batches.
     """
 
     requests: PositiveInt = 1024
@@ -94,12 +94,12 @@ class HttpQuota(Quota):
 
 
 class ApiKey(HttpQuota):
-    """A key, and what whoever has it may take.
+    """A key, and the limits of its owner.
 
     Attributes:
         key: the key itself.
-        file: a file whose first line it is, instead.
-        operator: whether whoever has it may see on the page what others ask, and turn the knobs.
+        file: instead of `key`, a file whose first line is the key.
+        operator: whether its owner may see other users' requests on the page, and change the knobs.
     """
 
     requests: PositiveInt = 256
@@ -124,19 +124,19 @@ class HttpSettings(BaseModel):
     Attributes:
         listen: [HOST:]PORT; the host is the loopback unless stated. Without it there is no gateway.
         api_key: the key of a user named `default`.
-        keys: further keys by the names of those who have them.
-        hosts: names under which it is reached where there are no keys; `*` is any.
-        cors: origins whose pages may ask from a browser; `*` is all.
-        cert_file, key_file: PEM files with which it speaks TLS.
-        names: further names under which the loaded model is asked for; `*` is any.
+        keys: further keys by the names of their owners.
+        hosts: names of the server that are accepted if there are no keys; `*` is any.
+        cors: origins whose pages may send requests from a browser; `*` is all.
+        cert_file, key_file: PEM files for TLS.
+        names: further names for the loaded model; `*` is any.
         max_request_bytes: larger requests are refused.
         max_file_bytes: larger files are refused.
-        max_requests: most unfinished replies, those of all users together.
-        drain_seconds: how long requests may go on when the program is to end.
-        metrics_prefix: of the metrics that vLLM has, in place of its own.
-        metrics_open: whether metrics are read without a key, where keys are set.
+        max_requests: most unfinished replies of all users together.
+        drain_seconds: how long requests may run on when the program ends.
+        metrics_prefix: replaces the prefix of vLLM's metrics.
+        metrics_open: whether metrics are served without a key, if keys are set.
         separate_caches: whether users do not find each other's prefixes in the cache.
-        quota: what each user may take who has no key of an own.
+        quota: the quota of each user without a key of their own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -166,7 +166,7 @@ class HttpSettings(BaseModel):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a place to listen at."""
+        """Whether there is an address to listen on."""
         return self.listen is not None
 
     @property
@@ -176,12 +176,12 @@ class HttpSettings(BaseModel):
 
     @property
     def address(self) -> Address:
-        """Where it listens, if it `is_on`."""
+        """The address to listen on, if it `is_on`."""
         assert self.listen is not None
         return Address.parse(self.listen)
 
     def secrets(self) -> dict[str, str]:
-        """The keys by the names of those who have them.
+        """The keys by the names of their owners.
 
         Raises:
             HttpError: a file cannot be read, or two have the same key.
@@ -202,11 +202,11 @@ class HttpSettings(BaseModel):
         return found
 
     def stored_bytes(self, user: str) -> int:
-        """How many bytes the files of a user may have."""
+        """The limit of bytes for a user's files."""
         return self.keys.get(user, self.quota).stored_bytes
 
     def operators(self) -> frozenset[str]:
-        """Who may turn the knobs, by the names of `secrets`. Whoever set one key only has it."""
+        """The operators, by the names of `secrets`. The owner of a single key is one."""
         named = {name for name, one in self.keys.items() if one.operator}
         alone = {"default"} if self.api_key is not None and "default" not in self.keys else set()
         return frozenset(named | alone)

@@ -10,12 +10,12 @@ from app.gateway.view import GatewayView, Transcripts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpView(GatewayView):
-    """The gateway, which is there since `since`. A first token counts from arrival.
+    """The gateway, which runs since `since`. First-token times count from arrival.
 
     Attributes:
-        url: where it is reached.
-        draining: whether it takes nothing new.
-        connections: that are open.
+        url: the gateway's URL.
+        draining: whether it accepts nothing new.
+        connections: open connections.
     """
 
     url: str
@@ -24,7 +24,7 @@ class HttpView(GatewayView):
 
 
 class HttpSide(Transcripts, Protocol):
-    """What the screen may ask of the gateway; from any thread."""
+    """The gateway's interface for the screen; callable from any thread."""
 
     @property
     def failure(self) -> str:

@@ -40,9 +40,9 @@ class Answered(NamedTuple):
     """The answer to a request.
 
     Attributes:
-        told: one line of JSON, without what ends it.
-        usage: the counts of tokens as the endpoint tells them; empty where it failed.
-        fault: why it failed; None if it went well.
+        told: one line of JSON, without a newline.
+        usage: the token counts as the endpoint reports them; empty if the request failed.
+        fault: why it failed; None if it succeeded.
     """
 
     told: str
@@ -51,16 +51,16 @@ class Answered(NamedTuple):
 
 
 class Answerer:
-    """Has the engine answer requests by themselves, beside what is asked otherwise: they count for
-    no quota and in no queue of the gateway. It is used on one event loop.
+    """Has the engine answer batch requests separately from all others: they count toward no quota
+    and in no queue of the gateway. It is used on one event loop.
 
     Args:
-        loop: that one.
-        names: further names under which the loaded model is asked for; `*` is any.
-        sampling: for what a request leaves open, over the model's defaults.
+        loop: that event loop.
+        names: further names for the loaded model; `*` is any.
+        sampling: for fields that a request leaves open, over the model's defaults.
 
     Attributes:
-        exchanges: the requests that run.
+        exchanges: the requests in flight.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class Answerer:
         """Check that a model is served.
 
         Raises:
-            Fault: 404, it is not; 503, no model is there now.
+            Fault: 404, it is not; 503, no model is loaded now.
         """
         self._service.model(asked)
 
     async def answer(self, user: str, line: bytes) -> Answered:
-        """Answer a request of a user's.
+        """Answer one request of a user.
 
         Args:
-            line: as `BatchLine` has it; whatever else it is has an error for its answer.
+            line: a `BatchLine`; the answer to anything else is an error.
         """
         try:
             asked = read(BatchLine, line)
@@ -142,8 +142,8 @@ class Answerer:
 
 
 def _body(asked: BatchLine) -> bytes:
-    # Nobody goes on with a response of a batch: it would take the place of those that are gone on
-    # with.
+    # Responses of a batch are not stored, because no client continues them: they would evict those
+    # that clients do continue.
     unstored = {"store": False} if asked.url == _RESPONSES else {}
     return json.dumps(asked.body | unstored).encode()
 
@@ -159,5 +159,5 @@ async def _answered(
         "error": None,
     }
     usage = {} if fault is not None else body["usage"]
-    # Many log-probabilities are megabytes, which are made beside the loop.
+    # Many log-probabilities are megabytes, so they are encoded off the loop.
     return Answered(await asyncio.to_thread("".join, pieces(told)), usage, fault)

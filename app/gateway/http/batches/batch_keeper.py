@@ -17,16 +17,17 @@ from app.store.stored_batch import BatchStatus, StoredBatch
 
 log = logging.getLogger(__name__)
 
-# How soon what another program has left is taken over, and a cancellation that came to it acts.
+# How soon a batch that another program has left is taken over, and a cancellation that was sent to
+# it takes effect.
 LOOK_SECONDS = 2.0
 
 
 class BatchKeeper:
-    """Has a run for each unfinished batch. The batches of a user run one after the other, as they
-    came, and users take turns, line by line. It is used on one event loop.
+    """Has a run for each unfinished batch. A user's batches run one after the other, in order of
+    arrival, and users take turns, line by line. It is used on one event loop.
 
     Args:
-        rates: what a user may have the engine do by batches.
+        rates: each user's rate limit in batches.
     """
 
     def __init__(self, shelf: Shelf, answerer: Answerer, room: Room, rates: Quotas) -> None:
@@ -42,12 +43,12 @@ class BatchKeeper:
         self._trouble = ""
 
     def poke(self) -> None:
-        """There is another batch, or one is cancelled."""
+        """Notify that there is another batch, or that one is cancelled."""
         self._poked.set()
 
     async def keep(self) -> None:
-        """Run what is to be run, until cancelled. Then what runs is left as the store has it, to
-        whoever comes next."""
+        """Run batches until cancelled. Unfinished ones then stay as the store has them, for the
+        next keeper."""
         try:
             while True:
                 self._poked.clear()
@@ -92,8 +93,8 @@ class BatchKeeper:
 
 
 async def _guarded(run: BatchRun, name: str) -> None:
-    """What a batch fails of, which is a mistake of ours, ends no other; it is begun anew with the
-    next start of the program."""
+    """Run a batch. A crash in it, which is a bug of ours, ends no other batch; the next start of
+    the program restarts it."""
     try:
         await run.go()
     except Exception:

@@ -1,4 +1,4 @@
-"""BatchRun: one batch, from where it stands to its end."""
+"""BatchRun: one batch, from its stored state to its end."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What has an answer and is not in the store yet: as many wait for a disk at most.
+# Most answers that are not in the store yet, while the disk is slow.
 MOST_UNWRITTEN = 1024
-# The pause before what failed for a reason of the moment is tried again, and another model.
+# The pauses before a retry: after a transient fault, and while another model is served.
 RETRY_SECONDS = 1.0
 MODEL_SECONDS = 5.0
 # How often a request may fail with its step, which may be its own fault.
@@ -49,11 +49,11 @@ _FULL = (
 
 
 class BatchRun:
-    """Validates, answers and ends a batch. The store knows each step before the next one, so that
-    whoever begins anew where it stands loses nothing and answers nothing twice.
+    """Validates, answers and ends a batch. Each step is in the store before the next one, so that a
+    later run resumes there, loses nothing and answers nothing twice.
 
     Args:
-        rates: how much of the engine users may have by batches, beside what they ask otherwise.
+        rates: each user's rate limit in batches, separate from their other requests.
         validating, turn: held while the batch is validated, and while its requests are answered.
     """
 
@@ -84,7 +84,7 @@ class BatchRun:
         self._trouble = ""
 
     async def go(self) -> None:
-        """Bring the batch to its end."""
+        """Run the batch to its end."""
         if self._batch.status is BatchStatus.VALIDATING:
             await self._validate()
         if self._batch.status is BatchStatus.IN_PROGRESS:
@@ -103,14 +103,14 @@ class BatchRun:
         )
 
     def cancel(self) -> None:
-        """The store says that the batch is cancelled."""
+        """Cancel the batch, which the store already records as cancelled."""
         self._is_cancelled = True
         if self._until is not None and not self._until.expired():
             self._until.reschedule(0.0)
 
     @asynccontextmanager
     async def _until_cancelled(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """What is done in it is broken off by a cancellation, or after so many seconds."""
+        """Stop the block at a cancellation, or after so many seconds."""
         try:
             async with asyncio.timeout(0.0 if self._is_cancelled else seconds) as self._until:
                 yield
@@ -132,14 +132,14 @@ class BatchRun:
             self._batch = await self._ask(lambda store: store.batches.begin(self._id, total))
 
     async def _inspected(self) -> Inspection:
-        """What is found in the batch's file."""
+        """Inspect the batch's file."""
         while True:
             await self._room.opened()
             inspection = Inspection(self._batch.endpoint, self._answerer.check_model)
             after = 0
             try:
                 while lines := await self._part(after):
-                    # It is parsed beside the loop, and for a while only.
+                    # Parsing runs off the loop, a part of the file at a time.
                     await asyncio.to_thread(inspection.look, lines)
                     after = lines[-1].number
                     if inspection.has_enough:
@@ -147,11 +147,11 @@ class BatchRun:
                 inspection.end()
                 return inspection
             except Fault:
-                await asyncio.sleep(RETRY_SECONDS)  # Another model is being loaded.
+                await asyncio.sleep(RETRY_SECONDS)  # Another model is loading.
 
     async def _answer_all(self) -> None:
-        """Answer what has no answer, until that is done, the batch expires or is cancelled, or
-        the files of its owner are full."""
+        """Answer the unanswered requests, until all are done, the batch expires or is cancelled, or
+        its owner's storage is full."""
         log.info(
             "%s of %s: %d requests, %d of them answered",
             *(self._id, self._batch.user, self._batch.total),
@@ -164,12 +164,13 @@ class BatchRun:
                     break
                 await self._take()
                 tasks.create_task(self._answer(line))
-                # So that it runs: one that is ended before that would give no place back.
+                # Let the task start: a task that is cancelled before that would not release its
+                # slot.
                 await asyncio.sleep(0.0)
         self._batch = await self._ask(lambda store: store.batches.finalize(self._id))
 
     async def _answer(self, line: Line) -> None:
-        """Answer a line for which there is room."""
+        """Answer a line that has a slot."""
         try:
             answered = await self._answered(line)
         finally:
@@ -181,8 +182,8 @@ class BatchRun:
         await self._write()
 
     async def _answered(self, line: Line) -> Answered:
-        """What answers a line, which is tried again as long as it is not to blame. It has room, and
-        has none any more at the end."""
+        """Answer a line, with retries while the fault is not the line's. It starts with a slot, and
+        has released it at the end."""
         num_steps = 0
         while True:
             try:
@@ -199,7 +200,7 @@ class BatchRun:
             await self._room.take()
 
     async def _take(self) -> None:
-        """Wait until another line may be answered."""
+        """Wait for a slot for another line."""
         user = self._batch.user
         while len(self._unwritten) >= MOST_UNWRITTEN:
             await asyncio.sleep(RETRY_SECONDS)
@@ -214,8 +215,8 @@ class BatchRun:
         self._rates.opened(user)
 
     async def _write(self) -> None:
-        """Have the store keep what has come, all at once that came while it was busy. What is
-        broken off is kept all the same."""
+        """Store the unwritten answers, together all that came while the store was busy. A cancelled
+        write is handed to the store's thread."""
         answers: list[Answer] = []
         try:
             async with self._writing:
@@ -228,7 +229,7 @@ class BatchRun:
             raise
 
     async def _answer_rest(self, code: str, message: str) -> bool:
-        """Give what has no answer an error; returns whether there was anything."""
+        """Answer the unanswered requests with an error; returns whether there were any."""
         found = False
         async for line in self._unanswered():
             found = True
@@ -243,7 +244,7 @@ class BatchRun:
         self._batch = await self._ask(lambda store: store.batches.end(self._id, status))
 
     async def _unanswered(self) -> AsyncIterator[Line]:
-        """The requests that have no answer, as far as the store knows when each is reached."""
+        """The unanswered requests, as the store knows them when each is reached."""
         after = 0
         while lines := await self._part(after):
             after = lines[-1].number
@@ -262,7 +263,7 @@ class BatchRun:
         return store.batches.unanswered(self._batch, lines)
 
     async def _ask(self, call: Callable[[Store], T]) -> T:
-        """What the store gives, once it does."""
+        """The store's result, with retries until it succeeds."""
         while True:
             try:
                 given = await self._shelf.ask(call)
@@ -277,7 +278,7 @@ class BatchRun:
 
 
 def tokens_of(usage: Mapping[str, Any]) -> TokenCounts:
-    """The counts of an answer, in whichever of OpenAI's two forms its endpoint tells them."""
+    """The token counts of an answer, in either of OpenAI's two forms."""
     into, out = ("input", "output") if "input_tokens" in usage else ("prompt", "completion")
     return TokenCounts(
         input=usage.get(f"{into}_tokens", 0),
@@ -288,13 +289,13 @@ def tokens_of(usage: Mapping[str, Any]) -> TokenCounts:
 
 
 def _may_pass(fault: Fault) -> bool:
-    """Whether a request may succeed later that has failed. The model was there when the batch was
+    """Whether a failed request may succeed later. The model was served when the batch was
     validated."""
     return fault.retryable or fault.reason == ANOTHER_MODEL
 
 
 def _unexecuted(line: Line, code: str, message: str) -> bytes:
-    """What stands for the answer to a line to which there is none."""
+    """The error entry for a line that was not answered."""
     told = {
         "id": f"batch_req_{new_request_id()}",
         "custom_id": custom_id_of(line.content),

@@ -1,4 +1,4 @@
-"""Batching: the parts of files and batches, as the gateway has them."""
+"""Batching: the components of files and batches in the gateway."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Batching:
     """Serves files and runs batches, on the gateway's loop.
 
     Args:
-        service: that of the gateway.
-        store_file: where files and batches are kept.
+        service: the gateway's service.
+        store_file: the file that stores files and batches.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Batching:
         self._sweep = Sweep(self._shelf)
 
     def routes(self) -> list[Route]:
-        """The addresses of files and batches."""
+        """The routes of files and batches."""
         service, shelf, keeper, sweep = self._service, self._shelf, self._keeper, self._sweep
         upload = Upload(
             service, shelf, sweep, self._settings.max_file_bytes, self._settings.max_request_bytes
@@ -74,20 +74,20 @@ class Batching:
         ]
 
     async def keep(self) -> None:
-        """Run batches and remove what is over, until cancelled: then requests that run are left to
-        whoever goes on."""
+        """Run batches and remove expired data, until cancelled. Requests in flight then remain for
+        the next run."""
         async with asyncio.TaskGroup() as tasks:
             for part in (self._keeper, self._room, self._sweep):
                 tasks.create_task(part.keep())
 
     def look(self, snapshot: Snapshot | None) -> None:
-        """See who is in the engine; called each second or so."""
+        """Count the engine's requests; called about once a second."""
         self._room.look(snapshot)
 
     def transcript(self, request_id: str) -> Transcript | None:
-        """The chat of a request of a batch, by the engine's id; from any thread."""
+        """The chat of a batch request, by the engine's id; callable from any thread."""
         return self._answerer.exchanges.transcript(request_id)
 
     def close(self) -> None:
-        """Let go of the store, when all that was asked of it is done."""
+        """Close the store after all pending calls."""
         self._shelf.close()

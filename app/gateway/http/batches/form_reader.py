@@ -1,4 +1,4 @@
-"""FormReader: takes a form apart as it comes, its file as lines and its fields as texts."""
+"""FormReader: parses a form as it arrives, its file into lines and its fields into texts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from app.gateway.faults import Fault
 from app.gateway.http.batches.line_cutter import LineCutter
 
-# What a field and all fields together may have.
+# Limits of one field, and of all parts.
 MAX_FIELD_BYTES = 1024
 MAX_PARTS = 16
 
 
 class FormReader:
-    """Reads multipart/form-data with one file in it, the part named `file`.
+    """Reads multipart/form-data with one file, the part named `file`.
 
     Args:
-        content_type: the header of the request, which states the boundary.
-        cutter: gets the file.
+        content_type: the request header, which states the boundary.
+        cutter: receives the file.
 
     Attributes:
-        texts: the fields that have come; of the file, its name.
+        texts: the fields received so far; for the file, its name.
 
     Raises:
         Fault: 400, also from every method: it is no such form, or too large.
@@ -59,14 +59,14 @@ class FormReader:
             raise _unreadable(error) from None
 
     def feed(self, piece: bytes) -> None:
-        """Take in the next bytes of the request."""
+        """Parse the next bytes of the request."""
         try:
             self._parser.write(piece)
         except FormParserError as error:
             raise _unreadable(error) from None
 
     def end(self) -> None:
-        """The request has no more bytes."""
+        """Check that the form is complete, at the end of the request."""
         if not self._has_ended:
             raise Fault(400, "the form breaks off before its last boundary", reason="no form")
 
@@ -110,7 +110,7 @@ class FormReader:
     def _end_part(self) -> None:
         if self._field is None:
             self._cutter.end()
-        elif self._name is not None and self._name != "file":  # which is missing then
+        elif self._name is not None and self._name != "file":  # a nameless file counts as missing
             self.texts[self._name] = _text(bytes(self._field))
 
     def _end(self) -> None:

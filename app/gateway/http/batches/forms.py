@@ -1,4 +1,4 @@
-"""What clients are told of a file and of a batch, as OpenAI's know them."""
+"""Files and batches as JSON objects in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.store.stored_file import StoredFile
 
 
 def file_told(file: StoredFile) -> dict[str, object]:
-    """A file that is whole."""
+    """A complete file."""
     return {
         "id": file.id,
         "object": "file",
@@ -24,7 +24,7 @@ def file_told(file: StoredFile) -> dict[str, object]:
 
 
 def batch_told(batch: StoredBatch) -> dict[str, object]:
-    """A batch; the files with its answers, once it has ended."""
+    """A batch, with its output files once it has ended."""
     tokens = batch.tokens
     has_ended = batch.ended is not None
     return {
@@ -66,7 +66,7 @@ def list_told(told: list[dict[str, object]], most: int) -> dict[str, object]:
     """A page of a list.
 
     Args:
-        told: what follows, one more than `most` where there is more.
+        told: the items, one more than `most` if there are further ones.
     """
     page = told[:most]
     return {

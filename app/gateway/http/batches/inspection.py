@@ -1,4 +1,4 @@
-"""Inspection: whether a file has the requests of a batch, line by line."""
+"""Inspection: checks that a file has the requests of a batch, line by line."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from app.gateway.http.protocol.told import read, show
 from app.store.files import Line
 from app.store.stored_batch import LineError
 
-# Of those, as many are told; the rest of the file is not looked at then.
+# Most reported errors; the rest of the file is not checked then.
 MOST_ERRORS = 100
 _DIGEST_BYTES = 16
 
 
 class Inspection:
-    """Looks at one file. What a body says is not looked at before its turn: what is wrong there has
-    an error of its own, as it has without a batch.
+    """Checks one file. Bodies are not checked before they run: an error in a body becomes that
+    request's answer, as it does without a batch.
 
     Args:
-        endpoint: for which each request must be.
-        check_model: raises a Fault for the name of a model that is not served; it may be called on
-            any thread.
+        endpoint: the endpoint that each request must name.
+        check_model: raises a Fault for the name of a model that is not served; callable from any
+            thread.
 
     Attributes:
-        total: requests so far; a line of blanks is none.
-        errors: what was found.
+        total: requests so far; blank lines do not count.
+        errors: the errors found.
     """
 
     def __init__(self, endpoint: str, check_model: Callable[[str | None], object]) -> None:
@@ -40,14 +40,14 @@ class Inspection:
 
     @property
     def has_enough(self) -> bool:
-        """Whether no more need be looked at."""
+        """Whether the number of errors has reached the limit."""
         return len(self.errors) >= MOST_ERRORS
 
     def look(self, lines: Sequence[Line]) -> None:
-        """Look at the next lines.
+        """Check the next lines.
 
         Raises:
-            Fault: 503, no model is there now, and what was asked for cannot be told.
+            Fault: 503, no model is loaded now, so that names cannot be checked.
         """
         for line in lines:
             if line.content.strip() and not self.has_enough:
@@ -56,7 +56,7 @@ class Inspection:
                     self.errors.append(error)
 
     def end(self) -> None:
-        """The file has no more lines."""
+        """Check, at the end of the file, that it has requests."""
         if not self.total:
             text = "the file is empty; it must have a request in each line"
             self.errors.append(LineError(code="empty_file", message=text))

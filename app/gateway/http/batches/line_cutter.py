@@ -1,24 +1,24 @@
-"""LineCutter: cuts what comes in pieces into lines, within bounds."""
+"""LineCutter: cuts chunks of bytes into lines, within limits."""
 
 from __future__ import annotations
 
 from app.gateway.faults import Fault
 from app.store.files import Line
 
-# As many requests as OpenAI's batches may have.
+# OpenAI's limit of requests in a batch.
 MAX_LINES = 50_000
 
 
 class LineCutter:
-    """Keeps what was cut until it is taken, and the beginning of the line that comes.
+    """Buffers complete lines until `take`, and the beginning of the current line.
 
     Args:
-        max_bytes: of the whole file.
-        max_line_bytes: of a line, which is a request.
+        max_bytes: limit of the whole file.
+        max_line_bytes: limit of a line, which is a request.
 
     Attributes:
-        num_bytes: that have come.
-        num_held: how many of these are kept here.
+        num_bytes: bytes received.
+        num_held: how many of these are buffered here.
     """
 
     def __init__(self, max_bytes: int, max_line_bytes: int) -> None:
@@ -32,7 +32,7 @@ class LineCutter:
         self.num_held = 0
 
     def feed(self, piece: bytes) -> None:
-        """Take in the next bytes.
+        """Add the next bytes.
 
         Raises:
             Fault: 413, the file is too large; 400, it has too many lines, or one that is too long.
@@ -48,12 +48,12 @@ class LineCutter:
         self._begin(first)
 
     def end(self) -> None:
-        """Nothing more comes: what has begun is the last line."""
+        """End the input: the rest is the last line."""
         if self._num_begun:
             self._cut(b"")
 
     def take(self) -> list[Line]:
-        """The lines that have come since the last call."""
+        """Return and clear the complete lines."""
         lines, self._lines = self._lines, []
         self.num_held = self._num_begun
         return lines
@@ -78,6 +78,6 @@ class LineCutter:
 
 
 def too_large(max_bytes: int) -> Fault:
-    """What refuses a file with more bytes than this."""
+    """The fault for a file with more bytes than this."""
     text = f"file has more than the {max_bytes} bytes that are allowed"
     return Fault(413, text, "file", reason="too large")

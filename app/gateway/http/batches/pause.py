@@ -1,4 +1,4 @@
-"""pause: waits for an event, but not for long."""
+"""pause: waits for an event, up to a timeout."""
 
 from __future__ import annotations
 

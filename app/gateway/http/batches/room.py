@@ -1,4 +1,4 @@
-"""Room: how many requests of batches the engine has, so that nobody else waits for them."""
+"""Room: limits the batch requests in the engine, so that other requests never wait for them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from engine.api.status import EnginePhase
 from engine.api.waiting import Cause, Wait
 from engine.core.admission import MAX_PRIORITY
 
-# Of the sequences that may run at once, so large a part waits for first tokens at most: as many as
-# a few steps have room for. And so large a part is left to others, who then wait for nothing.
+# Batch requests without a first token take at most 1/WAITING_PART of the sequences that may run at
+# once: as many as fit into a few steps. And 1/LEFT_PART of them stays free for other requests,
+# which then need not wait.
 WAITING_PART = 8
 LEFT_PART = 16
-# How often it is looked whether there is room: while the engine has requests, whose first tokens
-# come without a word, and while it has none.
+# Seconds between checks for a free slot: while the engine has batch requests, whose first tokens
+# come without notice, and while it has none.
 BUSY_SECONDS = 0.02
 IDLE_SECONDS = 0.25
-# How often it is looked whether anybody waits.
+# Seconds between checks whether other requests wait.
 LOOK_SECONDS = 0.05
 _WAITS = (RequestState.WAITING, RequestState.PREEMPTED)
-# What a request ends for those that wait.
+# The causes of waiting that end when a request ends.
 _PLACE = (Cause.SLOT, Cause.BLOCKS)
 
-# The reason of the fault of a request that was ended for somebody else's.
+# The fault reason of a request that was ended in favour of another one.
 GAVE_WAY = "gave way"
 
 
 class Room:
-    """Leaves some of the engine's slots to others, has few requests wait, none while others do, and
-    gives their places to those who wait for one. So they are last in every order of the queue. It
-    is used on one event loop.
+    """Reserves some of the engine's slots for other requests, lets few batch requests wait, none
+    while others wait, and evicts batch requests in their favour. So batch requests are last in
+    every order of the queue. It is used on one event loop.
 
     Args:
-        admission: says whether anything is taken in.
-        exchanges: the requests of batches.
+        admission: says whether requests are accepted.
+        exchanges: the batch requests.
     """
 
     def __init__(self, client: EngineClient, admission: Admission, exchanges: Exchanges) -> None:
@@ -58,12 +59,12 @@ class Room:
         self._head_wait: Wait | None = None
 
     async def opened(self) -> None:
-        """Wait until a model is there and requests are taken in."""
+        """Wait until a model is loaded and requests are accepted."""
         while not self._is_open():
             await asyncio.sleep(IDLE_SECONDS)
 
     async def take(self) -> None:
-        """Wait until the engine may have another request; those who wait have it in turn."""
+        """Wait for a slot for another request; waiters get slots in order of arrival."""
         async with self._turn:
             while not self._has_room():
                 self._changed.clear()
@@ -71,13 +72,13 @@ class Room:
             self._taken += 1
 
     def give(self) -> None:
-        """The engine has the request no more."""
+        """Release the slot of a request that has ended."""
         self._taken -= 1
         self._changed.set()
 
     async def keep(self) -> None:
-        """Look after those who wait for a place, until cancelled. What each step leaves costs the
-        engine nothing; a snapshot, which says who it is, is made once somebody does."""
+        """Watch for other requests that wait, until cancelled. Step records cost the engine
+        nothing; a snapshot, which identifies the waiting ones, is requested once there are any."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not len(self._exchanges):
@@ -87,19 +88,20 @@ class Room:
                 self._others_wait = self._others_wait and self._head_wait is not None
             is_short = self._head_wait is not None and self._head_wait.cause in _PLACE
             snapshot = self._client.snapshot() if is_short else None
-            # The newest is that for which somebody asked before: another one follows.
+            # This snapshot answers an earlier call; a newer one follows.
             if snapshot is not None and snapshot.step != self._seen:
                 self.look(snapshot)
 
     def look(self, snapshot: Snapshot | None) -> None:
-        """See who is in the engine, and make place for those who wait for one and are not of a
-        batch."""
+        """Count the engine's other requests, and evict batch requests if any of them wait for a
+        slot."""
         if snapshot is None:
             return
         self._seen = self._step = snapshot.step
         slots = next(one.effective for one in snapshot.knobs if one.name == "max_num_seqs")
         assert isinstance(slots, int)
-        # Not by the ids of those that run: some that the snapshot has may have ended since.
+        # Not by the ids of batch requests in flight: some that the snapshot has may have ended
+        # since.
         others = Counter(one.state for one in snapshot.requests if one.priority > -MAX_PRIORITY)
         left = max(1, slots // LEFT_PART) if slots > 1 else 0
         self._most = slots - left - others[RequestState.RUNNING]
@@ -110,8 +112,8 @@ class Room:
             self._give_way(waiting)
 
     def _give_way(self, count: int) -> None:
-        """End all requests that have nothing yet, and so many of the others: what has least, for
-        which least was done."""
+        """End all batch requests without a token, and `count` of the others: those with the fewest
+        tokens, which lose the least work."""
         began = sorted((one for one in self._exchanges if one.started), key=_num_tokens)
         for exchange in (*(one for one in self._exchanges if not one.started), *began[:count]):
             exchange.cancel(Fault(503, "another request needs its place", reason=GAVE_WAY))

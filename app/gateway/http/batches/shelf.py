@@ -1,4 +1,4 @@
-"""Shelf: the store of files and batches, as the gateway's loop has it."""
+"""Shelf: the store of files and batches, for the gateway's loop."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Of one user.
+# Limits of one user.
 MOST_FILES = 10_000
 MOST_BATCHES = 10_000
 MOST_UNFINISHED = 100
-# As soon what was deleted may have been swept away.
+# How soon deleted files may have been swept, in milliseconds.
 SWEPT_MS = 5000
-# Between two lines of the log that say the same.
+# Seconds between two equal log lines.
 LOG_SECONDS = 60.0
 
 
 class Shelf:
-    """Asks the store on a thread of its own, so that the loop waits for no disk. What is asked is
-    done in its order.
+    """Calls the store on its own thread, so that the loop waits for no disk. Calls run in order.
 
-    The store is opened when it is first asked, and again as long as that fails: who only chats over
-    HTTP needs none.
+    The first call opens the store, and each later one tries again while that fails: chat over HTTP
+    does not need it.
 
     Args:
-        stored_bytes: how many bytes the files of a user may have.
+        stored_bytes: returns the limit of bytes for a user's files.
     """
 
     def __init__(self, file: Path, stored_bytes: Callable[[str], int]) -> None:
@@ -48,8 +47,8 @@ class Shelf:
         self._is_closed = False
 
     async def ask(self, call: Callable[[Store], T]) -> T:
-        """What a call gives that gets the store. It is made even if nobody waits for it any more,
-        if it has begun.
+        """The result of a call with the store. Once begun, the call completes even if its caller is
+        cancelled.
 
         Raises:
             Fault: 503, the store could not be opened, read or written; the log says why.
@@ -57,7 +56,7 @@ class Shelf:
         return await asyncio.wrap_future(self._thread.submit(self._do, call))
 
     def tell(self, call: Callable[[Store], object]) -> None:
-        """Have a call made some time, whatever becomes of who asks; what it raises is logged."""
+        """Have a call made later, even if the caller is cancelled; errors are logged."""
 
         def noted() -> None:
             try:
@@ -68,10 +67,10 @@ class Shelf:
         self._thread.submit(noted)
 
     def check_file(self, store: Store, user: str, num_bytes: int) -> None:
-        """Check that a user may store so many more bytes; called with `ask`.
+        """Check that a user may store `num_bytes` more; called with `ask`.
 
         Raises:
-            Fault: 413, they have too much; 429, what they have deleted is still being removed.
+            Fault: 413, they have too much; 429, their deleted files are still being removed.
         """
         count, stored, deleted = store.files.taken(user)
         most = self._stored_bytes(user)
@@ -88,7 +87,7 @@ class Shelf:
             raise Fault(429, text, reason="user over storage", retry_after_ms=SWEPT_MS)
 
     def is_full(self, store: Store, user: str) -> bool:
-        """Whether a user may store nothing more; called with `ask`."""
+        """Whether a user's storage is full; called with `ask`."""
         return store.files.taken(user).num_bytes >= self._stored_bytes(user)
 
     def check_batch(self, store: Store, user: str) -> None:
@@ -108,8 +107,8 @@ class Shelf:
                 raise Fault(429, text, reason="user over batches", retry_after_ms=60_000)
 
     def close(self) -> None:
-        """Close the store when all that was asked is done, and wait for that. Nothing is asked
-        afterwards; to close it again does nothing."""
+        """Close the store after all pending calls, and wait for that. No calls may follow; closing
+        again does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._thread.submit(self._close)
@@ -125,7 +124,7 @@ class Shelf:
             if str(error) != self._trouble or now > self._logged_at + LOG_SECONDS:
                 self._trouble, self._logged_at = str(error), now
                 log.error("%s", error)
-            # Where files lie on the server is nothing for clients.
+            # Clients must not see paths on the server.
             text = "the server's store of files and batches cannot be used now; the server's log"
             raise Fault(503, f"{text} says why", reason="store") from error
 

@@ -1,4 +1,4 @@
-"""NewBatch, BatchList, OneBatch, BatchCancel: batches, as they begin and stand."""
+"""NewBatch, BatchList, OneBatch, BatchCancel: the endpoints of batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NewBatch(Endpoint):
 
 
 class BatchList(Endpoint):
-    """The batches of whoever asks, the newest first: GET /v1/batches."""
+    """The caller's batches, newest first: GET /v1/batches."""
 
     query = BatchQuery
 
@@ -83,7 +83,7 @@ class BatchList(Endpoint):
 
 
 class OneBatch(Endpoint):
-    """How a batch stands: GET /v1/batches/{id}."""
+    """The state of a batch: GET /v1/batches/{id}."""
 
     def __init__(self, service: Service, shelf: Shelf) -> None:
         super().__init__(service)
@@ -97,7 +97,7 @@ class OneBatch(Endpoint):
 
 
 class BatchCancel(Endpoint):
-    """Ends a batch without the answers that it has not yet: POST /v1/batches/{id}/cancel."""
+    """Ends a batch without its missing answers: POST /v1/batches/{id}/cancel."""
 
     def __init__(self, service: Service, shelf: Shelf, keeper: BatchKeeper) -> None:
         super().__init__(service)
@@ -118,7 +118,7 @@ class BatchCancel(Endpoint):
 def _found(batch: StoredBatch | None, name: str, param: str | None = None) -> StoredBatch:
     """
     Args:
-        param: the field that names it; None if the address does.
+        param: the field with the id; None if the path has it.
 
     Raises:
         Fault: 404, there is none.

@@ -1,4 +1,4 @@
-"""FileList, OneFile, FileContent: files that are asked for again."""
+"""FileList, OneFile, FileContent: the endpoints of stored files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.store.stored_file import StoredFile
 
 
 class FileList(Endpoint):
-    """The files of whoever asks: GET /v1/files."""
+    """The caller's files: GET /v1/files."""
 
     query = FileQuery
 
@@ -49,7 +49,7 @@ class FileList(Endpoint):
 
 
 class OneFile(Endpoint):
-    """GET tells of a file, DELETE removes it: /v1/files/{id}."""
+    """GET describes a file, DELETE removes it: /v1/files/{id}."""
 
     def __init__(self, service: Service, shelf: Shelf, sweep: Sweep) -> None:
         super().__init__(service)
@@ -67,7 +67,7 @@ class OneFile(Endpoint):
 
 
 class FileContent(Endpoint):
-    """What is in a file: GET /v1/files/{id}/content."""
+    """The content of a file: GET /v1/files/{id}/content."""
 
     def __init__(self, service: Service, shelf: Shelf) -> None:
         super().__init__(service)
@@ -96,7 +96,7 @@ async def found_file(shelf: Shelf, user: str, name: str, param: str | None = Non
     """A file of a user.
 
     Args:
-        param: the field that names it; None if the address does.
+        param: the field with the id; None if the path has it.
 
     Raises:
         Fault: 404, there is none.

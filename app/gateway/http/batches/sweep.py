@@ -1,4 +1,4 @@
-"""Sweep: removes files and batches whose time is over, and gives their room back."""
+"""Sweep: removes expired files and batches, and returns their space."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from app.store.store import Store
 
 log = logging.getLogger(__name__)
 
-# How long an ended batch is told of.
+# How long an ended batch is kept.
 BATCH_SECONDS = 30 * 24 * 3600.0
 LOOK_SECONDS = 3600.0
-# Pages of 4 KiB that are given back at once.
+# Pages of 4 KiB that are returned at once.
 PAGES = 256
-# Between two parts, so that others may write.
+# Pause between two parts, so that others may write.
 PAUSE_SECONDS = 0.03
 
 
 class Sweep:
-    """Works in small parts, each a transaction of its own."""
+    """Works in small parts, each in its own transaction."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._poked = asyncio.Event()
 
     def poke(self) -> None:
-        """Something was deleted."""
+        """Notify that something was deleted."""
         self._poked.set()
 
     async def keep(self) -> None:

@@ -1,4 +1,4 @@
-"""Upload: POST /v1/files, a file that goes into the store as it comes."""
+"""Upload: POST /v1/files, which writes a file to the store as it arrives."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from app.store.files import Line
 from app.store.store import Store
 from app.store.stored_file import StoredFile
 
-# What is held of a file before it goes to the store, beside the line that comes.
+# Most bytes of a file that are buffered for the store, besides the current line.
 HELD_BYTES = 1 << 19
-# Between two parts of a file, so that others may write.
+# Pause between two parts of a file, so that others may write.
 PAUSE_SECONDS = 0.01
-# What the form has beside its file.
+# Most bytes of the form besides its file.
 FORM_BYTES = 1 << 16
-# For the next piece to come, and for all of them.
+# Timeouts for the next chunk, and for the whole upload.
 PIECE_SECONDS = 60.0
 UPLOAD_SECONDS = 4 * 3600.0
 
 
 class Upload(Endpoint):
-    """A file with a request in each line. One that does not come to its end leaves nothing.
+    """A file with a request in each line. An incomplete upload leaves nothing.
 
     Args:
-        max_bytes: of a file.
-        max_line_bytes: of a line.
+        max_bytes: limit of a file.
+        max_line_bytes: limit of a line.
     """
 
     kind = UploadForm
@@ -74,7 +74,7 @@ class Upload(Endpoint):
         self, request: Request, user: str, cutter: LineCutter, reader: FormReader
     ) -> tuple[StoredFile, UploadForm]:
         shelf, stated = self._shelf, request.headers.get("content-length", "")
-        # All but the form's own bytes; of what states no length, each part is looked at.
+        # All but the form's own bytes; without a stated length, each part is checked.
         num_bytes = max(0, int(stated) - FORM_BYTES) if stated.isdecimal() else 0
         number = (await shelf.ask(partial(_begin, shelf, user, num_bytes))).number
         try:
@@ -90,10 +90,10 @@ class Upload(Endpoint):
     async def _read(
         self, request: Request, user: str, number: int, cutter: LineCutter, reader: FormReader
     ) -> None:
-        """Take in the form, and have all of the file in the store but for its end.
+        """Read the form, and store all of the file but its last lines.
 
         Raises:
-            Fault: it is too large, is none, or does not come.
+            Fault: it is too large, is no such form, or does not arrive in time.
             ClientDisconnect: the client has gone.
         """
         pieces = aiter(request.stream())

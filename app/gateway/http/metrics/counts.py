@@ -1,4 +1,4 @@
-"""Counts: what was done for requests on one model, since the program began."""
+"""Counts: counters of one model since the program began."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from app.gateway.http.metrics.histogram import (
 from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import BlockChange, Ended, StepRecord
 
-# What a step spends its time on, in this order.
+# The phases of a step, in order.
 PHASES = ("plan", "prepare", "forward", "mask", "sample", "commit")
 
 
 class Counts:
-    """Grows only, however often the model is unloaded and loaded again.
+    """Only grows, however often the model is unloaded and loaded again.
 
     Args:
-        max_model_len: when the model was first loaded. The bounds of token counts go as far, and
-            stay: a series of Prometheus cannot change its buckets.
+        max_model_len: of the first load. It is the last bound of token counts, and stays: a
+            Prometheus series cannot change its buckets.
 
     Attributes:
-        totals: by the name of what is counted.
-        ended: requests by why they ended.
+        totals: by the name of the counter.
+        ended: requests by finish reason.
         phases: seconds of steps, by `PHASES`.
-        histograms: by vLLM's names. Those of requests have the requests that ended by themselves.
+        histograms: by vLLM's names. Those of requests cover the requests that ended by themselves.
     """
 
     def __init__(self, max_model_len: int) -> None:
@@ -53,7 +53,7 @@ class Counts:
             "request_prefill_kv_computed_tokens": Histogram(tokens),
             "iteration_tokens_total": Histogram(STEP_TOKENS),
         }
-        # vLLM's greatest of a request's replies; each reply is a request here.
+        # vLLM's maximum over a request's replies; each reply is a request here.
         self.histograms["request_max_num_generation_tokens"] = self.histograms[
             "request_generation_tokens"
         ]

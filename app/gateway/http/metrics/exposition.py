@@ -1,4 +1,4 @@
-"""Exposition: all that Prometheus reads here, as families of series."""
+"""Exposition: all metrics for Prometheus, as families of series."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OWN = "batchdeck:"
 # vLLM numbers the engines behind one address; there is one here.
 _ENGINE = "0"
 _LABELS = ("model_name", "engine")
-# What is room, of that for which requests wait.
+# The causes of waiting that mean a lack of capacity.
 _CAPACITY = (
     *(Cause.NEXT, Cause.PREEMPTION, Cause.SLOT, Cause.BUDGET, Cause.WHOLE_PROMPT),
     *(Cause.BLOCKS, Cause.TIME),
 )
 
-# vLLM's counters, and those of ours that are of the engine, by names of `Counts.totals`.
+# vLLM's counters, and our own engine counters, by names of `Counts.totals`.
 _COUNTERS = {
     "prompt_tokens": "Prompt tokens of admitted requests, cached ones among them.",
     "generation_tokens": "Tokens that requests got.",
@@ -79,15 +79,16 @@ _HISTOGRAMS = {
 
 
 class Exposition(Collector):
-    """Makes families of what was last seen; the engine is asked nothing. GPUs are read anew.
+    """Makes metric families of the last known state; it does not call the engine. GPUs are read
+    anew.
 
     Counters and histograms have a series for each model that was ever loaded, gauges one for the
-    model that is there.
+    loaded model.
 
     Args:
-        view: the gateway's newest.
-        driver: that of the GPUs.
-        prefix: of the names that vLLM has, in place of its own.
+        view: returns the gateway's newest view.
+        driver: the GPUs' driver.
+        prefix: replaces the prefix of vLLM's names.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class Exposition(Collector):
         self._view = view
         self._driver = driver
         self._prefix = prefix
-        # Not of the library's registry: that one is the process's, and there may be two gateways.
+        # Not in the library's registry: that is global to the process, and there may be two
+        # gateways.
         self._process = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
@@ -215,7 +217,7 @@ def _usage(snapshot: Snapshot) -> float:
 
 
 def _cache_config(snapshot: Snapshot) -> dict[str, str]:
-    """Labels, of vLLM's names for what both have."""
+    """Labels, by vLLM's names where both have them."""
     config = snapshot.config
     knobs = {state.name: state.effective for state in snapshot.knobs}
     return {
@@ -231,7 +233,7 @@ def _cache_config(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _of_engine(snapshot: Snapshot | None) -> Iterator[Metric]:
-    """What vLLM has no name for, of this moment."""
+    """Current values that have no name in vLLM."""
     build = GaugeMetricFamily(f"{OWN}build_info", "Which program this is.", labels=("version",))
     build.add_metric((version("batchdeck") or "unknown",), 1)
     yield build
@@ -280,8 +282,8 @@ def _of_engine(snapshot: Snapshot | None) -> Iterator[Metric]:
 
 
 def _off_path(model: ModelCard) -> Iterator[Metric]:
-    """The operations of the model that our kernels do not compute, a sample for each kind,
-    and none if the model is wholly on the fast path.
+    """The operations of the model that our kernels do not compute, a sample for each kind, and none
+    if the model is wholly on the fast path.
     """
     labels = ("operation", "columns")
     counts = GaugeMetricFamily(
@@ -309,8 +311,8 @@ def _off_path(model: ModelCard) -> Iterator[Metric]:
 
 
 def _causes(snapshot: Snapshot) -> Mapping[str, int]:
-    """How many requests wait for what. One that has others before it waits for what the first
-    waits for, and so do those beyond the number that a snapshot shows.
+    """The number of waiting requests by cause. A request that queues behind others counts with the
+    cause of the first one, and so do those beyond the number that a snapshot lists.
     """
     states = (RequestState.WAITING, RequestState.PREEMPTED)
     waits = [request.wait for request in snapshot.requests if request.state in states]
@@ -370,7 +372,8 @@ def _of_http(view: HttpView) -> Iterator[Metric]:
 
 
 def _of_gpus(driver: Driver) -> Iterator[Metric]:
-    """Of each GPU; of one that is partitioned, of its instances, which tell no utilization."""
+    """A sample for each GPU; for a partitioned one, for each instance, which reports no
+    utilization."""
     labels = ("uuid", "name")
     used, total, utilization = (
         GaugeMetricFamily(f"{OWN}gpu_{name}", help_text, labels=labels)

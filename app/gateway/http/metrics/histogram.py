@@ -1,4 +1,4 @@
-"""Histogram: numbers counted by size, as Prometheus has them."""
+"""Histogram: counts of numbers by size, as Prometheus defines them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from prometheus_client.utils import floatToGoString
 
-# From a millisecond to the 43 minutes of a first token in a very long queue.
+# From a millisecond to 43 minutes, for the first token after a very long queue.
 FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -25,7 +25,7 @@ STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 def token_bounds(most: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20 and so on, as far as `most`."""
+    """1, 2, 5, 10, 20 and so on, up to `most`."""
 
     def series() -> Iterator[int]:
         unit = 1
@@ -37,10 +37,10 @@ def token_bounds(most: int) -> tuple[int, ...]:
 
 
 class Histogram:
-    """Counts numbers by the least bound that is not below them.
+    """Counts numbers by the smallest bound at or above each.
 
-    prometheus-client's own takes one number at a time, behind a lock; here come those of a second
-    at once.
+    prometheus-client's own adds one number at a time, behind a lock; here a second's numbers are
+    added at once.
 
     Args:
         bounds: in ascending order.
@@ -65,5 +65,5 @@ class Histogram:
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
-        """Each bound, and how many numbers are not above it."""
+        """Each bound, and how many numbers are at or below it."""
         return list(zip(self._names, accumulate(self._counts.tolist()), strict=True))

@@ -1,4 +1,4 @@
-"""Scrape: what Prometheus reads, in its text format."""
+"""Scrape: the metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from app.gateway.http.service import Service
 class Scrape(Endpoint):
     """/metrics.
 
-    The format is the plain one for everybody: in OpenMetrics a histogram must not have vLLM's name
+    The format is always the plain one: in OpenMetrics a histogram must not have vLLM's name
     `iteration_tokens_total`.
 
     Args:
-        metrics: what there is to read.
-        is_open: whether it is read without a key, where keys are set.
+        metrics: the metrics to send.
+        is_open: whether they are sent without a key, if keys are set.
     """
 
     def __init__(self, service: Service, metrics: Collector, *, is_open: bool) -> None:

@@ -1,4 +1,4 @@
-"""Watch: follows the engine, model after model, and counts what it does."""
+"""Watch: follows the engine, model after model, and counts its work."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.telemetry import StepRecord
 
-# The samples that are read, and the histograms that they go to.
+# The samples that are read, and their histograms.
 _SAMPLES = {"ttft": "time_to_first_token_seconds", "itl": "inter_token_latency_seconds"}
-# Of a snapshot's totals what no step record has, and what it is called here.
+# The totals of a snapshot that no step record has, and their names here.
 _TOTALS = {"requests": "requests", "refused": "requests_refused"}
 
 
 class Watch:
-    """Reads what the engine keeps of its last steps, often enough that nothing is lost, and counts
-    what is lost nevertheless. It asks the engine for nothing that was not made already.
+    """Reads the engine's records of its last steps, often enough that none are lost, and counts
+    lost ones nevertheless. It makes the engine compute nothing extra.
 
-    The engine counts from zero with each model that is loaded; these counts go on.
+    The engine counts from zero with each loaded model; these counts continue.
 
     Attributes:
         counts: by the name of the model.
-        snapshot: the last one that was looked at; None without a model.
-        missed: how many step records and samples were gone before they were read, by their kind.
+        snapshot: the last one; None without a model.
+        missed: how many step records and samples were lost before they were read, by kind.
     """
 
     def __init__(self, client: EngineClient) -> None:
@@ -38,8 +38,8 @@ class Watch:
         self.missed: Counter[str] = Counter(dict.fromkeys(("records", *_SAMPLES), 0))
 
     def look(self, snapshot: Snapshot | None) -> None:
-        """Take in a snapshot, and the steps that there were; once a second. Of a model that came
-        and went between two looks nothing is known.
+        """Process a snapshot and the steps since the last one; once a second. A model that came and
+        went between two calls is not counted.
 
         Args:
             snapshot: the engine's newest.
@@ -50,20 +50,20 @@ class Watch:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Take in the steps since the last one that was taken in. For between two looks, since
-        those of a model are gone when another one is there.
+        """Process the steps since the last processed one. It is also called between two snapshots,
+        because a model's records are gone once another one is loaded.
         """
         last, first = self._last, 1
         records = self._client.step_records(last.step - 1 if last is not None else 0)
         if last is not None:
-            # The last one is asked for, too: a record of the same number may be another load's.
+            # The last one is requested, too: a record of the same number may be another load's.
             if records and records[0] is last:
                 records = records[1:]
                 first = last.step + 1
             else:
                 records = self._client.step_records(0)
                 if records and records[0].step > last.step:
-                    first = last.step + 1  # It was overwritten: other loads begin at 1.
+                    first = last.step + 1  # The last one was overwritten: other loads begin at 1.
         if records and (counts := self.counts.get(records[-1].model)) is not None:
             self.missed["records"] += records[0].step - first
             self._last = records[-1]
@@ -71,7 +71,7 @@ class Watch:
 
     def _take(self, snapshot: Snapshot) -> None:
         card = snapshot.model
-        if card is not self._card:  # Each load makes a card of its own.
+        if card is not self._card:  # Each load makes its own card.
             self._card = card
             self._read.clear()
             self.counts.setdefault(card.name, Counts(card.max_model_len))

@@ -1,4 +1,4 @@
-"""Asset: a file of the page, as browsers are to take it."""
+"""Asset: a file of the page, with its headers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Nothing but the files here runs or is loaded, no text can become HTML, and no other page may show
-# this one in a frame.
+# Only the files here run or load, no text can become HTML, and no other page may show this one in a
+# frame.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -35,7 +35,7 @@ POLICY = "; ".join(
 
 
 class Asset:
-    """Serves one file, which is read once. It needs no key, for it tells nothing of anybody."""
+    """Serves one file, which is read once. It needs no key, because it has no private data."""
 
     def __init__(self, name: str) -> None:
         file = FOLDER / name

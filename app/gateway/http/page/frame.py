@@ -19,19 +19,19 @@ from engine.api.status import EnginePhase, EngineStatus
 from engine.api.telemetry import Distribution, StepRecord
 from engine.api.waiting import Wait, in_words
 
-# Its value names users.
+# Their values name users.
 _PRIVATE_KNOBS = ("user_weights",)
 
 Plain = dict[str, Any]
 
 
 class Frame:
-    """What all who look see of one moment. Each text is made once, when the first one asks for it.
+    """One moment as all viewers see it. Each text is encoded once, at its first use.
 
     Args:
-        epoch: grows when another model is loaded, since steps are counted anew then.
-        last_step: the newest step whose record there is.
-        knobs_version: grows when a knob is turned or has another value in force.
+        epoch: grows when another model is loaded, because step numbers begin anew then.
+        last_step: the newest step that has a record.
+        knobs_version: grows when a knob is changed or gets another effective value.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Frame:
         self._knobs: dict[bool, bytes] = {}
 
     def body(self, is_operator: bool) -> bytes:
-        """The members of a JSON object, all but steps and knobs."""
+        """The members of a JSON object, without steps and knobs."""
         if is_operator not in self._bodies:
             requests = []
             if self._snapshot is not None:
@@ -62,7 +62,7 @@ class Frame:
         return self._bodies[is_operator]
 
     def knobs(self, is_operator: bool) -> bytes:
-        """How the knobs stand, as JSON: as control messages are answered."""
+        """The state of the knobs, as JSON: the same as the answer to a control message."""
         if is_operator not in self._knobs:
             told: Plain = {} if self._snapshot is None else knob_state(self._snapshot)
             self._knobs[is_operator] = encoded(told if is_operator else _impersonal(told))
@@ -115,12 +115,12 @@ def step_data(record: StepRecord) -> Plain:
 
 
 def number(value: float | None) -> float | None:
-    """As JSON has it: NaN is none, and a microsecond is as much as is seen."""
+    """The value for JSON: NaN becomes null, and times are rounded to a microsecond."""
     return None if value is None or not math.isfinite(value) else round(value, 6)
 
 
 def encoded(data: object) -> bytes:
-    """Compact JSON in ASCII, for what it quotes may be no valid Unicode."""
+    """Compact JSON in ASCII, because quoted texts may be invalid Unicode."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -200,7 +200,7 @@ def _goodput(good: Goodput | None) -> Plain | None:
 
 
 def _request(view: RequestView, tells_all: bool) -> Plain:
-    """One request. Who asked, and all that is in somebody's words, is for operators."""
+    """One request. The user, and all that users wrote, is for operators."""
     told: Plain = {
         "ordinal": view.ordinal,
         "state": view.state,
@@ -234,14 +234,14 @@ def _request(view: RequestView, tells_all: bool) -> Plain:
 
 
 def _reason(wait: Wait | None, tells_all: bool) -> str:
-    """Why a request waits; without the words in it that may be somebody's."""
+    """Why a request waits, without text that users may have written."""
     if wait is not None and wait.of and not tells_all:
         return wait.cause.value.replace("_", " ")
     return in_words(wait)
 
 
 def _impersonal(told: Mapping[str, Any]) -> Plain:
-    """How the knobs stand, without a name of a user."""
+    """The state of the knobs, without user names."""
     if not told:
         return {}
     knobs = {

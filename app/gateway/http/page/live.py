@@ -1,4 +1,4 @@
-"""Live: /live, what the engine does as a stream of events."""
+"""Live: /live, the engine's state as a stream of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADERS = {
 
 
 class Live(Endpoint):
-    """A greeting that says who is looking, then the engine, four times a second."""
+    """A greeting that identifies the viewer, then the engine's state, four times a second."""
 
     def __init__(self, service: Service, visitors: Visitors, feed: LiveFeed) -> None:
         super().__init__(service)

@@ -1,4 +1,4 @@
-"""LiveFeed: the engine as events, looked at as long as somebody listens, once for all of them."""
+"""LiveFeed: the engine's state as events, polled only while there are listeners, once for all."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from engine.api.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 FRAME_SECONDS = 0.25
-# What a page that has just been opened is told of the past, and what one that was late catches up
-# with: 2 s of a device that takes 4 ms a step.
+# The steps that a newly opened page gets, and that a late one can catch up with: 2 s of a device
+# that takes 4 ms a step.
 STEPS_HELD = 512
-# A frame of a full batch takes some milliseconds to make, whoever listens, but 0.1 MB to send.
+# A frame of a full batch takes some milliseconds to make, for all listeners, but 0.1 MB to send.
 MAX_LISTENERS = 64
-# Of one key, or of one address where there are no keys: a page that is hidden does not listen.
+# Of one key, or of one address if there are no keys: a hidden page does not listen.
 MAX_OF_ONE = 16
-# Places for operators alone: they look when something is wrong.
+# Listeners reserved for operators: they look when something is wrong.
 KEPT_FOR_OPERATORS = 8
 
 
@@ -35,9 +35,9 @@ class _Step:
 
 
 class LiveFeed:
-    """Makes a frame four times a second, on the gateway's loop, and keeps the last steps. A
-    listener that is slow misses frames, and nobody waits for it: it is told of the newest moment
-    and of the steps that it has missed, as far as they are kept.
+    """Makes a frame four times a second, on the gateway's loop, and keeps the last steps. A slow
+    listener misses frames and delays no other: it gets the newest frame, and the steps that it has
+    missed, as far as they are kept.
     """
 
     def __init__(self, client: EngineClient) -> None:
@@ -59,10 +59,10 @@ class LiveFeed:
 
     @contextmanager
     def place(self, who: str, is_operator: bool) -> Iterator[None]:
-        """A place among those who may listen.
+        """Reserve a place for a listener.
 
         Raises:
-            Fault: there is none; 429 where it is their own others that have them.
+            Fault: there is none; 429 if the caller's own pages take them.
         """
         if self._closed:
             raise Fault(503, "the server is about to end", reason="draining")
@@ -83,7 +83,7 @@ class LiveFeed:
                 del self._places[who]
 
     async def events(self, is_operator: bool) -> AsyncGenerator[bytes, None]:
-        """Each moment as a JSON object, until the feed is closed."""
+        """Each frame as a JSON object, until the feed is closed."""
         self._listeners += 1
         try:
             if self._looking is None:
@@ -110,7 +110,7 @@ class LiveFeed:
     def _rest(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
-        # Who comes next sees no old frame.
+        # The next listener gets no old frame.
         self._looking = self._frame = None
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
@@ -125,7 +125,7 @@ class LiveFeed:
                 self._tell()
                 await asyncio.sleep(FRAME_SECONDS)
         except Exception:
-            # Pages ask again; the chats of the gateway are no part of this.
+            # Pages reconnect; the gateway's chats are unaffected.
             log.exception("the live data could not be made")
 
     def _tell(self) -> None:
@@ -170,7 +170,7 @@ class LiveFeed:
 
 
 def _is_other(seen: Snapshot | None, snapshot: Snapshot | None) -> bool:
-    """Whether steps are counted anew."""
+    """Whether step numbers began anew."""
     if seen is None or snapshot is None:
         return seen is not snapshot
     return snapshot.step < seen.step or snapshot.model != seen.model

@@ -1,4 +1,4 @@
-"""LiveKnobs: /live/knobs, where operators turn the knobs."""
+"""LiveKnobs: /live/knobs, where operators change the knobs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from app.gateway.http.page.visitors import Visitors
 from app.gateway.http.service import Service
 from engine.api.errors import ErrorInfo
 
-# As of a message over MQTT: all knobs at once take 2 KiB.
+# The limit of a message over MQTT: all knobs at once take 2 KiB.
 MAX_BYTES = 1 << 16
 
 
 class LiveKnobs(Endpoint):
-    """Does what a control message asks, one after the other, and answers how the knobs stand."""
+    """Executes control messages, one at a time, and answers with the state of the knobs."""
 
     def __init__(self, service: Service, visitors: Visitors) -> None:
         super().__init__(service)
@@ -40,7 +40,7 @@ class LiveKnobs(Endpoint):
             raise Fault(400, text) from None
         control = Control(self.service.client, user)
         async with self._turn:
-            # On a thread, for this waits until the engine has taken the change up.
+            # On a thread, because this waits until the engine has applied the change.
             answer = await asyncio.to_thread(control.answer, message)
         error = answer.get("error")
         code = Fault.of(ErrorInfo(**error)).code if isinstance(error, dict) else 200

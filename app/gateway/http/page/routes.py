@@ -1,4 +1,4 @@
-"""page_routes: the addresses of the page, and of the data that it is fed with."""
+"""page_routes: the routes of the page, and of its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visitors: who looks at the live data, and whether they may see all of it and turn the knobs."""
+"""Visitors: identifies viewers of the live data, and checks whether they are operators."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from app.gateway.http.pages import Pages, is_loopback
 
 
 class Visitor(NamedTuple):
-    """Who asks.
+    """A caller.
 
     Attributes:
-        is_operator: whether they may see what others ask, and turn the knobs.
-        who: by whom places are counted: the user, or the address where there are no keys.
+        is_operator: whether they may see other users' requests, and change the knobs.
+        who: the owner of their places: the user, or the address if there are no keys.
     """
 
     user: str
@@ -25,17 +25,17 @@ class Visitor(NamedTuple):
 
 
 class Visitors:
-    """Tells visitors by their keys; where there are none, by the page that they look from."""
+    """Identifies visitors by their keys; without keys, by the page that they came from."""
 
     def __init__(self, access: Access, pages: Pages) -> None:
         self._access = access
         self._pages = pages
 
     def visitor(self, request: Request) -> Visitor:
-        """Who asks.
+        """Identify the caller.
 
         Raises:
-            Fault: 401, the key is missing or wrong; 403, it is asked by another page than ours.
+            Fault: 401, the key is missing or wrong; 403, another page than ours sent the request.
         """
         user = self._access.caller(request.headers)
         if not self._access.is_open:
@@ -45,10 +45,10 @@ class Visitors:
         return Visitor(user, is_loopback(host), host)
 
     def operator(self, request: Request) -> str:
-        """The name of an operator who asks.
+        """The name of the caller, who must be an operator.
 
         Raises:
-            Fault: as of `visitor`; or 403, it is no operator.
+            Fault: as in `visitor`; or 403, the caller is no operator.
         """
         visitor = self.visitor(request)
         if visitor.is_operator:

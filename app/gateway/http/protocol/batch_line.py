@@ -1,4 +1,4 @@
-"""BatchLine: one request of a file, in the form of OpenAI's batches."""
+"""BatchLine: one request of a file, in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class BatchLine(Told):
     """One request of a file.
 
     Attributes:
-        custom_id: by which its answer is told from others.
-        url: of the endpoint that it is for.
-        body: what would be sent there.
+        custom_id: identifies its answer.
+        url: the request's endpoint.
+        body: the request's body.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -37,8 +37,7 @@ class BatchLine(Told):
 
 
 def custom_id_of(line: bytes) -> str | None:
-    """The id of a request or of its answer; None if it has none, or one that is no text of
-    Unicode."""
+    """The id of a request or of its answer; None if it has none, or one that is invalid Unicode."""
     try:
         told = json.loads(line)
         name = told.get("custom_id") if isinstance(told, dict) else None

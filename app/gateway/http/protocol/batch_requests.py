@@ -1,4 +1,4 @@
-"""BatchRequest and BatchQuery: what clients ask of /v1/batches."""
+"""BatchRequest and BatchQuery: requests to /v1/batches."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class BatchRequest(Told):
 
     @property
     def seconds(self) -> int:
-        """After how long what is unanswered is an error."""
+        """Seconds after which unanswered requests become errors."""
         return DAY
 
     @property
     def keep_seconds(self) -> int:
-        """How long answers are kept."""
+        """Seconds for which answers are kept."""
         expiry = self.output_expires_after
         return KEPT_SECONDS if expiry is None else expiry.seconds
 
 
 class BatchQuery(Told):
-    """Which batches are to be listed.
+    """The batches to list.
 
     Attributes:
-        after: the id of the one that the first of them follows.
+        after: the id of the batch before the first one.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {

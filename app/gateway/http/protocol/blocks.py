@@ -1,4 +1,4 @@
-"""Said: one message of the chat that a client states, as blocks in Anthropic's form."""
+"""Said: one message of a chat, as blocks in Anthropic's form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
 
-# It is text of the prompt, as a chat template writes it.
+# It becomes text of the prompt, written by a chat template.
 Input = Annotated[
     dict[str, Any],
     Field(max_length=MAX_TEXT),
@@ -23,11 +23,11 @@ Input = Annotated[
 
 
 class InnerBlock(Piece):
-    """A block within what a tool gave, or of a system prompt. Only text is served, so the others
-    are read to be refused.
+    """A block inside a tool result or a system prompt. Only text is served, so the others are
+    parsed only to be refused.
 
     Attributes:
-        tool_name: of type `tool_reference`, which a search for tools gives: one that it found.
+        tool_name: of type `tool_reference`, which a tool search returns: one that it found.
     """
 
     type: Name
@@ -44,7 +44,7 @@ class Block(InnerBlock):
     Attributes:
         thinking: of type `thinking`; its signature has no effect.
         id, name, input: of type `tool_use`: a call of a tool by the assistant.
-        tool_use_id, content: of type `tool_result`: the call, and what it gave.
+        tool_use_id, content: of type `tool_result`: the call's id, and its result.
     """
 
     thinking: LongText = ""
@@ -65,15 +65,14 @@ class Said(Piece):
     content: LongText | Blocks
 
     def messages(self, place: str, called: dict[str, str]) -> list[ChatMessage]:
-        """The message as the engine takes it; each result of a tool is a message of its own.
+        """The message in the engine's form; each tool result is a message of its own.
 
         Args:
-            place: begins the path of a field at fault.
-            called: names of the tools that were called, by the id of the call; those that this
-                message calls are added.
+            place: prefix of the path of a field at fault.
+            called: names of the called tools by call id; this message's calls are added.
 
         Raises:
-            InvalidRequestError: a block is none that this role may have, or lacks a field.
+            InvalidRequestError: this role may not have a block, or a block lacks a field.
         """
         if isinstance(self.content, str):
             return [ChatMessage(self.role, self.content)]
@@ -135,7 +134,7 @@ def inner_text(
     """The text of blocks.
 
     Args:
-        types: that they may have.
+        types: the allowed block types.
 
     Raises:
         InvalidRequestError: one has another type, or lacks a field.
@@ -158,13 +157,13 @@ def inner_text(
 
 
 def found_tools(said: Sequence[Said]) -> set[str]:
-    """The names of tools to which results of tools refer."""
+    """The names of tools in the references of tool results."""
     blocks = [block for one in said if not isinstance(one.content, str) for block in one.content]
     inner = [one for block in blocks if isinstance(block.content, tuple) for one in block.content]
     return {one.tool_name or "" for one in inner if one.type == "tool_reference"}
 
 
-# What each field of a message must be, by its path.
+# The allowed values of each field of a message, by path.
 BLOCKS_ALLOWED: dict[str, str] = {
     "messages": f"a list of 1 to {MAX_MESSAGES} messages",
     "messages.*": "an object with role and content",
@@ -185,11 +184,11 @@ Conversation = Annotated[tuple[Said, ...], Field(min_length=1, max_length=MAX_ME
 
 
 def conversation(said: Sequence[Said]) -> list[ChatMessage]:
-    """The messages of a chat as the engine takes them. Of one role in a row, they are joined.
+    """The messages of a chat in the engine's form. Consecutive messages of one role are joined.
 
     Raises:
-        InvalidRequestError: one of them is wrong, or the last one is no reply that can be gone on
-            with, and the user does not ask last.
+        InvalidRequestError: one of them is wrong, or the last one is neither from the user nor a
+            reply that can be continued.
     """
     messages: list[ChatMessage] = []
     called: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""ChatCompletionRequest: what a client asks of /v1/chat/completions."""
+"""ChatCompletionRequest: a request to /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class ChatCompletionRequest(Generating):
     """A request for the next message of a chat.
 
     Attributes:
-        max_completion_tokens: most tokens of a reply, thinking included; goes before `max_tokens`,
+        max_completion_tokens: most tokens of a reply, thinking included; overrides `max_tokens`,
             its older name.
         logprobs: whether each token comes with its log-probability.
         top_logprobs: how many of the likeliest tokens come with each.
-        tool_choice: `none` leaves the tools out, `auto` leaves it to the model, `required` has it
-            call one at least, and a function has it call that one.
+        tool_choice: `none` omits the tools, `auto` leaves it to the model, `required` makes it call
+            at least one, and a function makes it call that one.
         parallel_tool_calls: whether a reply may call several.
-        reasoning_effort: goes to the chat template.
+        reasoning_effort: passed to the chat template.
         chat_template_kwargs: arguments of the chat template by name.
-        include_reasoning: whether the thinking is told.
-        add_generation_prompt, continue_final_message: as vLLM has them: the last message is a reply
-            that is gone on with, where the latter is true.
-        echo: whether that is told before what follows it.
+        include_reasoning: whether the reply includes the thinking.
+        add_generation_prompt, continue_final_message: as in vLLM: if the latter is true, the last
+            message is a reply to continue.
+        echo: whether that message precedes its continuation in the reply.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -84,10 +84,10 @@ class ChatCompletionRequest(Generating):
         return self.parallel_tool_calls is False
 
     def chat(self) -> tuple[ChatMessage, ...]:
-        """The chat as the engine takes it.
+        """The chat in the engine's form.
 
         Raises:
-            InvalidRequestError: it is none that can be answered.
+            InvalidRequestError: it cannot be answered.
         """
         check_prompting(self.add_generation_prompt, self.continue_final_message)
         if self.continue_final_message and (forced := self.forced_calls()) is not None:
@@ -97,7 +97,7 @@ class ChatCompletionRequest(Generating):
     def more_sampling(self) -> dict[str, Any]:
         """
         Raises:
-            InvalidRequestError: fields do not go together.
+            InvalidRequestError: fields contradict each other.
         """
         if self.top_logprobs is not None and not self.logprobs:
             text = "null" if self.logprobs is None else "false"
@@ -110,7 +110,7 @@ class ChatCompletionRequest(Generating):
         return {
             "max_tokens": self.max_tokens if most is None else most,
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
-            # An empty list leaves out those of the settings, too.
+            # An empty list removes the tools of the settings, too.
             "tools": [] if self.tool_choice == "none" else tools,
             "chat_template_kwargs": arguments or None,
         }
@@ -118,7 +118,7 @@ class ChatCompletionRequest(Generating):
     def wanted(self) -> Wanted | None:
         """
         Raises:
-            InvalidRequestError: calls are to be made, and another form is wanted, too.
+            InvalidRequestError: the request forces calls and also states another structure.
         """
         stated, forced = super().wanted(), self.forced_calls()
         return stated if forced is None else forced.wanted(stated)

@@ -1,4 +1,4 @@
-"""CompletionRequest: what a client asks of /v1/completions."""
+"""CompletionRequest: a request to /v1/completions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SeveralIds = Annotated[
 
 
 class CompletionRequest(Generating):
-    """A request for text that goes on with a prompt, around which no template is put.
+    """A request for text that continues a prompt without a chat template.
 
     Attributes:
         prompt: text or token ids; or several of either, each of which gets `n` replies.
-        echo: whether the prompt stands before its replies, and its tokens before theirs.
+        echo: whether the prompt precedes its replies, and its tokens precede theirs.
         logprobs: how many of the likeliest tokens come with each token.
-        best_of, suffix: read to be refused, unless they change nothing.
+        best_of, suffix: refused, unless they change nothing.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -48,7 +48,7 @@ class CompletionRequest(Generating):
     suffix: LongText | None = None
 
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """Each prompt as the engine takes it."""
+        """Each prompt in the engine's form."""
         if isinstance(self.prompt, str):
             return (self.prompt,)
         if isinstance(self.prompt[0], int):
@@ -58,7 +58,7 @@ class CompletionRequest(Generating):
     def more_sampling(self) -> dict[str, Any]:
         """
         Raises:
-            InvalidRequestError: something is asked that is not served.
+            InvalidRequestError: a field has a value that is not served.
         """
         if self.best_of not in (None, self.choices):
             raise refuse("best_of", self.best_of, f"n, {self.choices}, or left out")
@@ -78,8 +78,8 @@ class CompletionRequest(Generating):
 
     @property
     def _echoed(self) -> int | None:
-        """How many of the likeliest tokens `echo` has at each place of the prompt."""
+        """How many of the likeliest tokens `echo` includes at each prompt position."""
         if not self.echo:
             return None
-        # A prompt without a reply ends a request only where it is looked at.
+        # A prompt without a reply ends a request only if its log-probabilities are requested.
         return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs

@@ -1,4 +1,4 @@
-"""UploadForm and FileQuery: what clients ask of /v1/files."""
+"""UploadForm and FileQuery: requests to /v1/files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.gateway.stated import Name
 
 HOUR = 3600
 DAY = 24 * HOUR
-# Of what states nothing else.
+# The default.
 KEPT_SECONDS = 30 * DAY
 MAX_FILES = 10_000
 _ANCHOR = "created_at"
@@ -32,7 +32,7 @@ class Expiry(Told):
 
 
 def expiry_allowed(name: str) -> dict[str, str]:
-    """What a field that is an `Expiry`, and what is in it, must be."""
+    """The allowed values of an `Expiry` field, and of its members."""
     return {
         name: "an object with anchor and seconds",
         **{f"{name}.{part}": allowed for part, allowed in _EXPIRY.items()},
@@ -64,10 +64,10 @@ class UploadForm(Told):
 
 
 class FileQuery(Told):
-    """Which files are to be listed.
+    """The files to list.
 
     Attributes:
-        after: the id of the one that the first of them follows.
+        after: the id of the file before the first one.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -84,7 +84,7 @@ class FileQuery(Told):
 
 
 def read_texts(kind: type[T], texts: Mapping[str, str]) -> T:
-    """Read what came as texts, in a query or in a form. A name such as `a[b]` is b of a.
+    """Parse the texts of a query or a form. A name such as `a[b]` is member b of a.
 
     Raises:
         Fault: 400, with one sentence that says what is wrong first.

@@ -1,4 +1,4 @@
-"""Generating: the fields that all requests for text have, whatever they begin with."""
+"""Generating: the common fields of all requests for text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Biases = Annotated[dict[Name, Bias], Field(json_schema_extra={"maxProperties": M
 _MOST_TOKENS = int(RANGES["max_tokens"][1])
 MOST_ALLOWED = f"an integer from 1 to {_MOST_TOKENS}"
 
-# Sampling parameters that have the names that the engine gives them.
+# Sampling parameters that have the engine's names.
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "logit_bias", "ignore_eos", "min_tokens", "stop_token_ids"),
@@ -58,7 +58,7 @@ _SAME = (
 
 
 class StreamOptions(Told):
-    """How a stream ends.
+    """Options of a stream.
 
     Attributes:
         include_usage: whether a last chunk has the token counts.
@@ -72,16 +72,16 @@ class Generating(Structured):
     """A request for text. None is the model's default.
 
     Attributes:
-        n: how many replies to one prompt are wanted.
+        n: the number of replies to one prompt.
         stop: strings that end a reply.
-        seed: of the first reply; the others have the numbers that follow it.
-        user: whom the client asks for; it is shown, and counts for no quota.
-        priority: as vLLM has it: a request with a smaller number goes first.
-        cache_salt: as vLLM has it: only requests that state the same find its prefix in the cache.
-        prompt_logprobs: as vLLM has it: how many of the likeliest tokens are told at each place of
-            the prompt, beside the one that stands there.
-        logit_bias, stop_token_ids, top_k, min_p, repetition_penalty, ignore_eos, min_tokens: as
-            `engine.api.sampling.SamplingParams` has them.
+        seed: of the first reply; the others use the numbers that follow it.
+        user: the client's end user; it is shown, and counts toward no quota.
+        priority: as in vLLM: a request with a smaller number goes first.
+        cache_salt: as in vLLM: only requests with the same salt find its prefix in the cache.
+        prompt_logprobs: as in vLLM: how many of the likeliest tokens are returned at each prompt
+            position, besides the actual one.
+        logit_bias, stop_token_ids, top_k, min_p, repetition_penalty, ignore_eos, min_tokens: as in
+            `engine.api.sampling.SamplingParams`.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -145,7 +145,7 @@ class Generating(Structured):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def sampling(self) -> dict[str, Any]:
-        """The sampling parameters that were stated, by the engine's names.
+        """The stated sampling parameters, by the engine's names.
 
         Raises:
             InvalidRequestError: one is outside its range.
@@ -162,28 +162,28 @@ class Generating(Structured):
         return given
 
     def more_sampling(self) -> dict[str, Any]:
-        """What else is stated of sampling, by the engine's names."""
+        """Further stated sampling parameters, by the engine's names."""
         return {"max_tokens": self.max_tokens}
 
     def of_choice(self, sampling: dict[str, Any], choice: int) -> dict[str, Any]:
-        """The sampling parameters of one of the replies to a prompt. The first one is told of the
-        prompt, for all of them.
+        """The sampling parameters of one of the replies to a prompt. Only the first one gets the
+        prompt's log-probabilities, for all of them.
         """
         if choice == 0:
             return sampling
         own = dict(sampling)
         if (seed := own.get("seed")) is not None:
             own["seed"] = (seed + choice) % 2**64
-        if own.get("max_tokens") != 0:  # which nothing else allows
+        if own.get("max_tokens") != 0:  # 0 is only allowed with them
             own.pop("prompt_logprobs", None)
         return own
 
 
 def checked_most(name: str, most: int | None) -> int | None:
-    """The most tokens of a reply, which have a name that is not the engine's.
+    """Check a limit of reply tokens whose name is not the engine's.
 
     Raises:
-        InvalidRequestError: there is no such number of tokens.
+        InvalidRequestError: the number is out of range.
     """
     if most is not None and not 1 <= most <= _MOST_TOKENS:
         raise refuse(name, most, MOST_ALLOWED)
@@ -191,5 +191,5 @@ def checked_most(name: str, most: int | None) -> int | None:
 
 
 def refuse(name: str, value: object, allowed: str) -> InvalidRequestError:
-    """The error of a value that is not served."""
+    """The error for a value that is not served."""
     return InvalidRequestError(f"{name} is {value!r}; it must be {allowed}", name)

@@ -1,4 +1,4 @@
-"""Item: what a client states of a conversation, in the form of OpenAI's responses."""
+"""Item: one item of a conversation, in the form of OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _TYPES = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class Item(Piece):
-    """A message, what the model thought, a call of a function, or what that gave.
+    """A message, the model's thinking, a function call, or its result.
 
     Attributes:
-        type: a message unless it is stated.
-        role, content: of a message; developer is another word for system. Of what was thought, the
-            content is parts of type `reasoning_text`.
-        summary: of what was thought, where there is no content.
+        type: `message` by default.
+        role, content: of a message; developer means system. For thinking, the content is parts of
+            type `reasoning_text`.
+        summary: of thinking without content.
         call_id, name, arguments: of a call; the arguments are a JSON object, as text.
-        output: what the call named by `call_id` gave.
+        output: the result of the call named by `call_id`.
     """
 
     type: Name = "message"
@@ -38,7 +38,7 @@ class Item(Piece):
     output: LongText | Parts | None = None
 
 
-# What each field of the input must be, by its path.
+# The allowed values of each field of the input, by path.
 ITEMS_ALLOWED: dict[str, str] = {
     "input": f"text or a list of 1 to {MAX_MESSAGES} items",
     "input.*": "an object with type",
@@ -55,11 +55,11 @@ Items = Annotated[tuple[Item, ...], Field(min_length=1, max_length=MAX_MESSAGES,
 
 
 def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
-    """The messages of a conversation as the engine takes them. What the model thought, said and
-    called in a row is one of them.
+    """The messages of a conversation in the engine's form. Consecutive thinking, text and calls of
+    the model are one message.
 
     Raises:
-        InvalidRequestError: an item is none that is served, or lacks a field.
+        InvalidRequestError: an item is not served, or lacks a field.
     """
     messages: list[ChatMessage] = []
     reply: ChatMessage | None = None
@@ -91,7 +91,7 @@ def messages_of(items: Sequence[Item]) -> list[ChatMessage]:
 
 
 def _asking(item: Item, at: str, called: dict[str, str]) -> ChatMessage:
-    """A message that is none of the model's."""
+    """A message that is not the model's."""
     if item.type == "message":
         if item.role is None:
             raise _wrong(f"{at}.role", "missing")

@@ -1,4 +1,4 @@
-"""MessagesRequest: what a client asks of /v1/messages, in Anthropic's form."""
+"""MessagesRequest: a request to /v1/messages, in Anthropic's form."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from engine.core.admission import MAX_CACHE_SALT
 
 
 class Tool(Told):
-    """A tool that the client runs. Those of Anthropic's own servers have other types.
+    """A tool that the client runs. Tools of Anthropic's own servers have other types.
 
     Attributes:
-        defer_loading: whether the prompt has it only from when a result refers to it.
+        defer_loading: whether the prompt includes it only once a result refers to it.
     """
 
     type: Literal["custom"] | None = None
@@ -44,7 +44,7 @@ class Tool(Told):
     defer_loading: bool = False
 
     def in_openai_form(self) -> dict[str, Any]:
-        """The tool as a chat template takes it."""
+        """The tool in the form that chat templates expect."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -54,10 +54,10 @@ class Tool(Told):
 
 
 class ToolChoice(Told):
-    """Whether tools may or must be called, and how many at once.
+    """Whether the model may or must call tools, and how many at once.
 
     Attributes:
-        name: of type `tool`: the one to call.
+        name: of type `tool`: the tool to call.
     """
 
     type: Literal["auto", "none", "any", "tool"]
@@ -70,7 +70,7 @@ class Thinking(Told):
 
     Attributes:
         type: `between_tools` is `disabled` for models that write no updates while they work.
-        display: `omitted` leaves the thinking out of what is told.
+        display: `omitted` leaves the thinking out of the reply.
     """
 
     type: Literal["enabled", "adaptive", "disabled", "between_tools"]
@@ -78,10 +78,10 @@ class Thinking(Told):
 
 
 class Output(Told):
-    """How the reply is wanted.
+    """The wanted form of the reply.
 
     Attributes:
-        effort: goes to the chat template as `reasoning_effort`.
+        effort: passed to the chat template as `reasoning_effort`.
     """
 
     effort: Name | None = None
@@ -89,7 +89,7 @@ class Output(Told):
 
 
 class Metadata(Told):
-    """Whom the client asks for; it has no effect."""
+    """The client's end user; it has no effect."""
 
     user_id: LongText | None = None
 
@@ -98,9 +98,9 @@ class MessageCountRequest(Told):
     """A chat whose tokens are to be counted.
 
     Attributes:
-        system: what goes before all messages.
-        thinking: goes to the chat template as `enable_thinking`. Unless it is stated, that is left
-            to the template, and thinking is not told: clients that ask for none expect none.
+        system: text before all messages.
+        thinking: passed to the chat template as `enable_thinking`. By default the template decides,
+            and the reply omits the thinking: clients that request none expect none.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -135,10 +135,10 @@ class MessageCountRequest(Told):
     output_config: Output | None = None
 
     def chat(self) -> tuple[ChatMessage, ...]:
-        """The chat as the engine takes it.
+        """The chat in the engine's form.
 
         Raises:
-            InvalidRequestError: it is none that can be answered.
+            InvalidRequestError: it cannot be answered.
         """
         messages = conversation(self.messages)
         if system := inner_text(self.system or "", "system"):
@@ -187,14 +187,14 @@ class MessageCountRequest(Told):
         )
 
     def sampling(self) -> dict[str, Any]:
-        """The sampling parameters that were stated, by the engine's names.
+        """The stated sampling parameters, by the engine's names.
 
         Raises:
             InvalidRequestError: one is outside its range.
         """
         given: dict[str, Any] = {}
         if self.tool_choice is not None and self.tool_choice.type == "none":
-            given["tools"] = []  # It leaves out those of the settings, too.
+            given["tools"] = []  # It removes the tools of the settings, too.
         elif self.tools:
             given["tools"] = self._functions
         arguments: dict[str, Any] = {}
@@ -211,9 +211,9 @@ class MessagesRequest(MessageCountRequest):
     """A request for the next message of a chat.
 
     Attributes:
-        max_tokens: most tokens of the reply, thinking included, as far as the context has room.
+        max_tokens: most tokens of the reply, thinking included, as far as the context allows.
         top_k: keep the k most likely tokens; 0 keeps all.
-        cache_salt: as vLLM has it: only requests that state the same find its prefix in the cache.
+        cache_salt: as in vLLM: only requests with the same salt find its prefix in the cache.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -243,7 +243,7 @@ class MessagesRequest(MessageCountRequest):
         """The form of the reply; None if it need not have any.
 
         Raises:
-            InvalidRequestError: its schema is missing, or tools are to be called, too.
+            InvalidRequestError: its schema is missing, or the request also forces calls of tools.
         """
         output, forced = self.output_config, self.forced_calls()
         told = None if output is None else output.format

@@ -1,4 +1,4 @@
-"""ResponsesRequest: what a client asks of /v1/responses."""
+"""ResponsesRequest: a request to /v1/responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Function(Told):
     strict: bool | None = None
 
     def in_openai_form(self) -> dict[str, Any]:
-        """The function as a chat template takes it."""
+        """The function in the form that chat templates expect."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
@@ -47,13 +47,13 @@ class NamedFunction(Told):
 
 
 class Text(Told):
-    """How the text is wanted."""
+    """The wanted form of the text."""
 
     format: SchemaFormat | None = None
 
 
 class Reasoning(Told):
-    """How much the model is to think; the effort goes to the chat template."""
+    """How much the model should think; the effort is passed to the chat template."""
 
     effort: Name | None = None
 
@@ -62,13 +62,11 @@ class ResponsesRequest(Told):
     """A request for the response to a conversation.
 
     Attributes:
-        instructions: go before all else, and are not kept for the next response.
-        previous_response_id: a response of the same user, whose conversation the input goes on
-            with.
-        store: whether this one may be gone on with, and asked for again.
-        cache_salt: as vLLM has it: only requests that state the same find its prefix in the cache.
-        background, conversation, prompt, truncation: read to be refused, unless they change
-            nothing.
+        instructions: precede all else, and are not kept for the next response.
+        previous_response_id: a response to the same user, whose conversation the input continues.
+        store: whether this response may be continued, and fetched again.
+        cache_salt: as in vLLM: only requests with the same salt find its prefix in the cache.
+        background, conversation, prompt, truncation: refused, unless they change nothing.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -163,17 +161,17 @@ class ResponsesRequest(Told):
         """The form of the response; None if it need not have any.
 
         Raises:
-            InvalidRequestError: its schema is missing, or calls are to be made, too.
+            InvalidRequestError: its schema is missing, or the request also forces calls.
         """
         told, forced = None if self.text is None else self.text.format, self.forced_calls()
         stated = None if told is None else told.wanted_at("text.format")
         return stated if forced is None else forced.wanted(stated)
 
     def messages(self) -> list[ChatMessage]:
-        """The input as the engine takes it.
+        """The input in the engine's form.
 
         Raises:
-            InvalidRequestError: it is none that can be answered.
+            InvalidRequestError: it cannot be answered.
         """
         if isinstance(self.input, str):
             return [ChatMessage("user", self.input)]
@@ -187,17 +185,17 @@ class ResponsesRequest(Told):
         return messages
 
     def sampling(self) -> dict[str, Any]:
-        """The sampling parameters that were stated, by the engine's names.
+        """The stated sampling parameters, by the engine's names.
 
         Raises:
-            InvalidRequestError: one is outside its range, or something is asked that is not served.
+            InvalidRequestError: one is outside its range, or a field is not served.
         """
         for name in ("background", "conversation", "prompt"):
             if value := getattr(self, name):
                 raise refuse(name, value, "left out")
         stated: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
         if self.tool_choice == "none":
-            stated["tools"] = []  # It leaves out those of the settings, too.
+            stated["tools"] = []  # It removes the tools of the settings, too.
         elif self.tools:
             stated["tools"] = self._functions
         wanted = self.wanted()

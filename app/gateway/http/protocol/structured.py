@@ -1,4 +1,4 @@
-"""Structured: in which form a reply is wanted, as OpenAI's interface has it and as vLLM has it."""
+"""Structured: the fields for the structure of a reply, in OpenAI's and vLLM's forms."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _of_schema(schema: Any, place: str, *, is_strict: bool | None = False) -> Wa
 
 
 class JsonSchema(Told):
-    """A schema with the name that OpenAI's interface asks for."""
+    """A schema with the name that OpenAI's interface requires."""
 
     schema_: Schema | bool | None = Field(default=None, alias="schema")
     name: Name | None = None
@@ -48,7 +48,7 @@ class JsonSchema(Told):
 
 
 class ResponseFormat(Told):
-    """OpenAI's way to say it."""
+    """The structure in OpenAI's form."""
 
     type: Name
     json_schema: JsonSchema | None = None
@@ -75,7 +75,7 @@ class ResponseFormat(Told):
 
 
 class SchemaFormat(Told):
-    """How OpenAI's responses and Anthropic's messages say it: the schema stands beside the type."""
+    """The form of OpenAI's responses and Anthropic's messages: the schema is beside the type."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema_: Schema | bool | None = Field(default=None, alias="schema")
@@ -103,7 +103,7 @@ class SchemaFormat(Told):
 
 
 class StructuredOutputs(Told):
-    """vLLM's way to say it. One of the fields is stated.
+    """The structure in vLLM's form, with one of the fields.
 
     Attributes:
         json_: a JSON schema, as an object or as text.
@@ -144,7 +144,7 @@ class StructuredOutputs(Told):
 
 
 def format_allowed(place: str) -> dict[str, str]:
-    """What each field of a `SchemaFormat` must be, by its path."""
+    """The allowed values of each field of a `SchemaFormat`, by path."""
     return {
         place: "an object with type",
         f"{place}.type": f"one of {', '.join(_FORMATS)}",
@@ -176,7 +176,7 @@ STRUCTURED_ALLOWED: dict[str, str] = {
 
 
 class Structured(Told):
-    """The fields by which a request states it, `guided_...` in the way of older vLLM."""
+    """The fields that state a structure; `guided_...` are those of older vLLM."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

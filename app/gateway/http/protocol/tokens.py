@@ -1,4 +1,4 @@
-"""TokenizeRequest and DetokenizeRequest: what a client asks of the tokenizer, in vLLM's form."""
+"""TokenizeRequest and DetokenizeRequest: requests to the tokenizer, in vLLM's form."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from engine.api.tools import MAX_TOOLS
 
 
 class TokenizeRequest(Told):
-    """A request for the token ids of a text, or of a chat as the template writes it.
+    """A request for the token ids of a text, or of a chat rendered by the template.
 
     Attributes:
-        add_special_tokens: whether a text begins as the tokenizer begins sequences; unless stated
-            it does. A chat begins as its template has it.
-        add_generation_prompt, continue_final_message: as `ChatCompletionRequest` has them.
-        return_token_strs: whether the text of each token is told, too.
+        add_special_tokens: whether a text gets the tokenizer's initial tokens; by default it does.
+            A chat begins as its template states.
+        add_generation_prompt, continue_final_message: as in `ChatCompletionRequest`.
+        return_token_strs: whether to return the text of each token, too.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -57,10 +57,10 @@ class TokenizeRequest(Told):
     return_token_strs: bool | None = None
 
     def text(self) -> str | tuple[ChatMessage, ...]:
-        """What is to be tokenized, as the engine takes it.
+        """The text to tokenize, in the engine's form.
 
         Raises:
-            InvalidRequestError: nothing is, or too much.
+            InvalidRequestError: there is none, or more than one.
         """
         if self.prompt is not None:
             for name in ("messages", "tools", "chat_template_kwargs"):
@@ -76,7 +76,7 @@ class TokenizeRequest(Told):
         return chat(self.messages, goes_on=bool(self.continue_final_message))
 
     def sampling(self) -> dict[str, Any]:
-        """What was stated of a chat's template, by the engine's names."""
+        """The stated arguments of the chat template, by the engine's names."""
         tools = [as_tool(tool) for tool in self.tools or ()]
         stated = {"tools": tools or None, "chat_template_kwargs": self.chat_template_kwargs}
         return {name: value for name, value in stated.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Told: what clients send as JSON, read with its unknown fields set apart, or refused in words."""
+"""Told: a JSON request, parsed with its unknown fields set apart, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", bound="Told")
 _MAX_PAIRS = 16
 _MAX_KEY = 64
 _MAX_VALUE = 512
-# As OpenAI's interface has them, of the client's own.
+# OpenAI's limits for the client's own metadata.
 Pairs = Annotated[
     dict[Annotated[str, Field(max_length=_MAX_KEY)], Annotated[str, Field(max_length=_MAX_VALUE)]],
     Field(max_length=_MAX_PAIRS),
@@ -50,11 +50,11 @@ class Wanted(NamedTuple):
 
 
 class Told(BaseModel):
-    """What a client sends. A field that is not known is kept apart and has no effect: clients send
-    what another server of the same interface knows.
+    """A client's request. Unknown fields are set apart and have no effect: clients send fields that
+    another server of the same interface knows.
 
     Attributes:
-        ALLOWED: what a value must be, by its path with `*` for numbers and keys.
+        ALLOWED: the allowed values, by path, with `*` for numbers and keys.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
@@ -63,14 +63,14 @@ class Told(BaseModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The names of fields that were stated and have no effect, at most 20, as a header may have
-        them."""
+        """The names of stated fields that have no effect, at most 20, in a form that headers may
+        have."""
         extra = self.model_extra or {}
         return tuple(ascii(_name(name))[1:-1] for name in list(extra)[:_MAX_NAMES])
 
     @property
     def ignored_header(self) -> dict[str, str]:
-        """The header that names them, if there are any."""
+        """The header with these names, if there are any."""
         return {_IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
     def wanted(self) -> Wanted | None:
@@ -83,7 +83,7 @@ class Told(BaseModel):
 
 
 def read(kind: type[T], body: bytes) -> T:
-    """Read what a client sent.
+    """Parse a request.
 
     Raises:
         Fault: 400, with one sentence that says what is wrong first.
@@ -99,8 +99,9 @@ def read(kind: type[T], body: bytes) -> T:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nothing is collected meanwhile. What is read makes objects and no garbage, and the collector
-    walked all of them again and again: 4 MB of empty lists took 0.57 s of the loop, and take 0.2 s.
+    """Disable garbage collection for the block. Parsing makes objects and no garbage, and the
+    collector walked all of them again and again: 4 MB of empty lists took 0.57 s of the loop, and
+    take 0.2 s.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -112,7 +113,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
-    """What pydantic found, as a fault."""
+    """Pydantic's error as a fault."""
     place, value = detail["loc"], detail["input"]
     if detail["type"] == "json_invalid":
         return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
@@ -134,8 +135,8 @@ def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
 
 
 def _allowed(kind: type[Told], place: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str]:
-    """The longest beginning of a place that is told of, and what a value there must be. For a
-    field of several types, pydantic adds the one that it tried; that is dropped.
+    """The longest known prefix of a field path, and the allowed values there. For a field of
+    several types, pydantic appends the type that it tried; that is dropped.
     """
     for length in range(len(place), 0, -1):
         parts = place[:length]
@@ -146,7 +147,7 @@ def _allowed(kind: type[Told], place: tuple[int | str, ...]) -> tuple[tuple[int 
 
 
 def _path(place: tuple[int | str, ...]) -> str:
-    """A place as OpenAI's errors have it: messages[0].role."""
+    """A path in the form of OpenAI's errors: messages[0].role."""
     path = ""
     for part in place:
         if isinstance(part, int):
@@ -161,7 +162,7 @@ def _name(part: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value in few characters; null, true and false are written as in JSON."""
+    """A short form of a value; null, true and false are written as in JSON."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return reprlib.repr(value)

@@ -1,4 +1,4 @@
-"""ForcedCalls: which of the tools that are stated a reply has to call."""
+"""ForcedCalls: the tools that a reply has to call."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ChosenTool(Told):
 
 
 class ForcedCalls:
-    """Calls that a reply has to make. It is written as JSON of this form, whatever the format is in
-    which its model writes calls by itself.
+    """Calls that a reply has to make. The reply is JSON of this form, whatever format its model
+    uses for its own calls.
 
     What of their schemas cannot be followed is left out, unless a function is `strict`.
 
@@ -100,19 +100,19 @@ class ForcedCalls:
             stated: what else the request wants of it; None is nothing.
 
         Raises:
-            InvalidRequestError: something else is wanted.
+            InvalidRequestError: the request states another structure.
         """
         if stated is not None:
             raise self.wrong("where the reply has a form")
         return Wanted({"json_schema": self.schema}, "tools", self.left_out)
 
     def wrong(self, where: str) -> InvalidRequestError:
-        """The error where calls cannot be demanded."""
+        """The error if calls cannot be forced here."""
         field, value = self._said
         return InvalidRequestError(f"{field} is {value!r}; it must be none or auto {where}", field)
 
     def calls(self, text: str) -> tuple[ToolCall, ...]:
-        """The calls that a reply makes; none if it was cut off before they were whole."""
+        """The calls of a reply; none if it was cut off before they were complete."""
         try:
             told = json.loads(text)
         except ValueError:
@@ -141,5 +141,5 @@ def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def _parameters(function: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a function's arguments: an object, whatever else is stated."""
+    """The schema of a function's arguments: an object, unless it states another type."""
     return {"type": "object", **(function.get("parameters") or {})}

@@ -1,4 +1,4 @@
-"""Turn: one message of the chat that a client states, in the form of OpenAI's interface."""
+"""Turn: one message of a chat, in the form of OpenAI's interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_MESSAGES = 10_000
 
 
 class Piece(BaseModel):
-    """A part of a message. What else is in it has no effect: clients send back what they got, with
+    """A part of a message. Unknown fields are ignored: clients send back what they received, with
     fields of their own.
     """
 
@@ -24,14 +24,14 @@ class Piece(BaseModel):
 
 
 class TextPart(Piece):
-    """A part of a content. Only text is served, so the others are read to be refused."""
+    """A part of a content. Only text is served, so the others are parsed only to be refused."""
 
     type: Name
     text: LongText = ""
 
 
 class CalledFunction(Piece):
-    """A function that the assistant called, and with what: a JSON object, as text."""
+    """A function that the assistant called, with its arguments: a JSON object, as text."""
 
     name: Name
     arguments: CalledWith = NO_ARGUMENTS
@@ -52,11 +52,10 @@ class Turn(Piece):
     """One message of a chat.
 
     Attributes:
-        role: developer is another word for system.
-        content: text, or parts that are joined. None is the assistant's or a tool's that says
-            nothing.
-        tool_call_id, name: of a tool: the call that it answers, and what it is called.
-        reasoning_content, reasoning: what the assistant thought; vLLM has had both names.
+        role: developer means system.
+        content: text, or parts that are joined. None is allowed for the assistant and for a tool.
+        tool_call_id, name: of a tool: the id of the call that it answers, and its name.
+        reasoning_content, reasoning: the assistant's thinking; vLLM has had both names.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -70,13 +69,13 @@ class Turn(Piece):
     reasoning: LongText | None = None
 
     def message(self, place: str) -> ChatMessage:
-        """The message as the engine takes it.
+        """The message in the engine's form.
 
         Args:
-            place: begins the path of a field at fault.
+            place: prefix of the path of a field at fault.
 
         Raises:
-            InvalidRequestError: it has parts that are no text, or lacks its content.
+            InvalidRequestError: it has parts that are not text, or lacks its content.
         """
         if self.content is None and self.role not in ("assistant", "tool"):
             how = "null" if "content" in self.model_fields_set else "missing"
@@ -100,7 +99,7 @@ def joined(content: str | Sequence[TextPart], path: str) -> str:
     """The text of a content.
 
     Raises:
-        InvalidRequestError: a part of it is no text.
+        InvalidRequestError: a part of it is not text.
     """
     if isinstance(content, str):
         return content
@@ -112,7 +111,7 @@ def joined(content: str | Sequence[TextPart], path: str) -> str:
     return "".join(part.text for part in content)
 
 
-# What each field of a message must be, by its path.
+# The allowed values of each field of a message, by path.
 TURNS_ALLOWED: dict[str, str] = {
     "messages": f"a list of 1 to {MAX_MESSAGES} messages",
     "messages.*": "an object with role and content",
@@ -134,13 +133,13 @@ Turns = Annotated[tuple[Turn, ...], Field(min_length=1, max_length=MAX_MESSAGES,
 
 
 def chat(turns: Sequence[Turn], *, goes_on: bool = False) -> tuple[ChatMessage, ...]:
-    """The messages of a chat as the engine takes them.
+    """The messages of a chat in the engine's form.
 
     Args:
-        goes_on: whether the last one is a reply that is to be gone on with.
+        goes_on: whether the last one is a reply to continue.
 
     Raises:
-        InvalidRequestError: one of them is wrong, or the last one asks for nothing.
+        InvalidRequestError: one of them is wrong, or the last one requests no reply.
     """
     messages = tuple(turn.message(f"messages[{at}]") for at, turn in enumerate(turns))
     roles = [turn.role for turn in turns]
@@ -161,11 +160,11 @@ def check_asking(roles: Sequence[str], allowed: Sequence[str], otherwise: str = 
     """
     Args:
         roles: of the messages of a chat.
-        allowed: who may ask for a reply. Messages of the system may follow.
-        otherwise: what else the last message may be, as the refusal says it.
+        allowed: the roles that may request a reply. Messages of the system may follow.
+        otherwise: further allowed last messages, in the words of the refusal.
 
     Raises:
-        InvalidRequestError: the last of the others is somebody else's, or there is none.
+        InvalidRequestError: the last of the others has another role, or there is none.
     """
     at = asking(roles)
     if roles[at] not in allowed:
@@ -176,8 +175,8 @@ def check_asking(roles: Sequence[str], allowed: Sequence[str], otherwise: str = 
 
 
 def asking(roles: Sequence[str | None]) -> int:
-    """The number of the message that asks for a reply: the last that is not of the system. Coding
-    assistants let the system add to what the user said. It is the last one if all are.
+    """The index of the message that requests a reply: the last that is not the system's, or the
+    last one if all are. Coding assistants let the system add to the user's message.
     """
     numbers = [at for at, role in enumerate(roles) if role not in ("system", "developer")]
     return numbers[-1] if numbers else len(roles) - 1
@@ -189,7 +188,7 @@ _WHOSE = {"user": "the user's", "tool": "a tool's"}
 def check_goes_on(reply: ChatMessage, path: str) -> None:
     """
     Raises:
-        InvalidRequestError: it is no reply that can be gone on with.
+        InvalidRequestError: it is not a reply that can be continued.
     """
     if reply.tool_calls:
         text = f"{path} has calls of tools; a message that is to be gone on with must have none"
@@ -197,11 +196,11 @@ def check_goes_on(reply: ChatMessage, path: str) -> None:
 
 
 def check_prompting(adds: bool | None, goes_on: bool | None) -> None:
-    """Check `add_generation_prompt` and `continue_final_message`, as vLLM has them: either a new
-    message is asked for, or the last one is gone on with.
+    """Check `add_generation_prompt` and `continue_final_message`, as vLLM defines them: the request
+    either asks for a new message or continues the last one.
 
     Raises:
-        InvalidRequestError: neither is, or both.
+        InvalidRequestError: it does neither, or both.
     """
     if adds is False and not goes_on:
         text = "true or left out where continue_final_message is not true"
@@ -214,7 +213,8 @@ def check_prompting(adds: bool | None, goes_on: bool | None) -> None:
 
 
 def as_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A function as a chat template takes it; what only OpenAI's servers heed is left out."""
+    """A function in the form that chat templates expect, without fields that only OpenAI's servers
+    use."""
     function = tool.get("function")
     if isinstance(function, dict):
         return {**tool, "function": {k: v for k, v in function.items() if k != "strict"}}

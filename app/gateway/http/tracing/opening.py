@@ -1,4 +1,4 @@
-"""open_traces: traces, where the environment asks for them and the libraries are there."""
+"""open_traces: traces, if the environment enables them and the libraries are installed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of OpenTelemetry. The exporter reads them, and all others that it knows, by itself.
+# OpenTelemetry's variables. The exporter reads them, and all others that it knows, by itself.
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def open_traces(env: Mapping[str, str] = os.environ) -> Traces | None:
-    """Traces that go to the collector that the environment names; None if it names none."""
+    """Traces for the collector that the environment names; None if it names none."""
     named = [name for name in ENDPOINTS if env.get(name)]
     if not named:
         return None

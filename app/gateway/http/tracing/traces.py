@@ -23,10 +23,10 @@ from engine.api.lifecycle import Timings
 from engine.api.stream import Finish
 
 NAME = "batchdeck"
-# For the last spans to go out, when the program is to end.
+# Timeout for the last spans when the program ends.
 FLUSH_SECONDS = 2.0
 _PARENT = frozenset((b"traceparent", b"tracestate"))
-# What a request states, as OpenTelemetry's conventions for generative AI name it.
+# The fields of a request, by the names of OpenTelemetry's conventions for generative AI.
 _SAMPLING = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
@@ -39,10 +39,10 @@ _SAMPLING = {
 
 
 class Traces:
-    """Makes spans. On the gateway's loop, but for `close`.
+    """Makes spans. Used on the gateway's loop, except for `close`.
 
-    A request's span begins and ends with the request, and is a child of what `traceparent` names.
-    What is sampled and where spans go is as OpenTelemetry's variables have it.
+    A request's span begins and ends with the request, and its parent is the span in `traceparent`.
+    OpenTelemetry's variables set the sampling and the destination of spans.
 
     Args:
         clock: monotonic seconds, those of `Exchange.arrived_at`.
@@ -58,12 +58,12 @@ class Traces:
 
     @classmethod
     def to_collector(cls) -> Traces:
-        """Traces that go out by OTLP over HTTP, on a thread of their own."""
+        """Traces that are exported by OTLP over HTTP, on their own thread."""
         named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get(
             "OTEL_RESOURCE_ATTRIBUTES", ""
         )
         resource = Resource.create({} if named else {"service.name": NAME})
-        # At exit it would wait for a collector that is gone; `close` is what ends it.
+        # At exit it would wait for a collector that is gone; `close` ends it.
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         return cls(provider)
@@ -99,10 +99,10 @@ class Traces:
         return traced
 
     def ended(self, exchange: Exchange, model: str) -> None:
-        """Tell the span of the request that is being handled what became of it.
+        """Record the outcome of the current request in its span.
 
         Args:
-            model: that answered.
+            model: the model that answered.
         """
         span = trace.get_current_span()
         if not span.is_recording():
@@ -134,7 +134,7 @@ class Traces:
                 self._phases(span, choice, arrival, finish.timings)
 
     def _phases(self, span: Span, choice: int, arrival: int, timings: Timings) -> None:
-        """A child for each phase that a reply has been through.
+        """A child span for each phase of a reply.
 
         Args:
             arrival: nanoseconds since the epoch.
@@ -150,7 +150,7 @@ class Traces:
             child.end(start)
 
     def close(self) -> None:
-        """Let the last spans go out; blocks for `FLUSH_SECONDS` at most."""
+        """Flush the last spans; blocks for at most `FLUSH_SECONDS`."""
         flush = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         flush.start()
         flush.join(FLUSH_SECONDS)
@@ -168,7 +168,7 @@ def _sampling(exchange: Exchange) -> Iterator[tuple[str, AttributeValue]]:
 
 
 def _usage(finishes: Sequence[Finish]) -> dict[str, AttributeValue]:
-    """The prompt counts once, however many replies it has."""
+    """The token counts. The prompt counts once, however many replies it has."""
     usages = [finish.usage for finish in finishes]
     return {
         "gen_ai.response.finish_reasons": [finish.reason.value for finish in finishes],
@@ -180,7 +180,7 @@ def _usage(finishes: Sequence[Finish]) -> dict[str, AttributeValue]:
 
 
 def _latencies(timings: Timings) -> dict[str, AttributeValue]:
-    """Seconds, by the names that vLLM gives them."""
+    """Seconds, by vLLM's names."""
     inference = (
         timings.prefill + timings.decode
         if timings.prefill is not None and timings.decode is not None
