@@ -1,4 +1,4 @@
-"""Control: turns the knobs by plain messages, for any front end that carries JSON."""
+"""Control: changes the knobs by plain messages, for any front end that carries JSON."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from engine.api.snapshot import Snapshot
 VERBS = ("set", "undo", "show")
 PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.005
-# An answer must not be larger than what brokers pass on, however long the texts and however many
-# the changes are: some brokers take 128 KiB.
+# An answer must not be larger than brokers forward, however long the texts and however many the
+# changes are: some brokers forward at most 128 KiB.
 MAX_TEXT = 4_096
 MAX_CHANGES = 256
 MAX_HISTORY_TEXT = 100
@@ -49,7 +49,8 @@ _VALUE = f"it must be a number, true, false or text of printable characters, at 
 
 
 def _check_value(value: Any) -> Any:
-    # History and panels show a text: nothing in it may steer a terminal, and all must be Unicode.
+    # History and panels show texts: they must not contain terminal controls, and must be valid
+    # Unicode.
     if not isinstance(value, (bool, int, float, str)) or (
         isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT)
     ):
@@ -58,13 +59,13 @@ def _check_value(value: Any) -> Any:
 
 
 class ControlMessage(BaseModel):
-    """A message that turns knobs. It has exactly one of `set`, `undo` and `show`.
+    """A message that changes knobs. It has exactly one of `set`, `undo` and `show`.
 
     Attributes:
         set: new values by knob. The engine checks their types and ranges.
-        undo: takes the last change back.
-        show: changes nothing, and asks how the knobs stand.
-        who: the name that the history gives to a change; the front end's name if not stated.
+        undo: undoes the last change.
+        show: changes nothing, and requests the state of the knobs.
+        who: the author of the change in the history; by default the front end's name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -93,7 +94,7 @@ class ControlMessage(BaseModel):
 
 
 def read_control(line: bytes) -> dict[str, object] | None:
-    """The control message that a line holds, or None if it holds none.
+    """The control message in a line, or None if the line has none.
 
     A line is a control message if it is a JSON object whose keys are one verb and, optionally,
     `who`. Any other line is text for the model, even if it is JSON.
@@ -110,9 +111,9 @@ class Control:
     """Answers control messages over an engine.
 
     Args:
-        name: the front end's name, which the history gives to changes that name nobody.
+        name: the front end's name, which the history records for changes without `who`.
         clock, sleep: the time in seconds, and a pause of so many, for waiting until the engine has
-            taken a change up.
+            applied a change.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class Control:
         self._sleep = sleep
 
     def answer(self, message: object) -> Answer:
-        """Do what a message asks, and answer how the knobs stand then, as plain data for JSON.
+        """Execute a message, and answer with the resulting state of the knobs, as plain data for
+        JSON.
 
-        If a message is wrong, nothing of it is done, and the answer says what is wrong. This never
-        raises. It waits until the engine has taken a change up, which happens between two steps.
+        An invalid message changes nothing, and the answer says what is wrong. This never raises. It
+        waits until the engine has applied a change, which happens between two steps.
         """
         try:
             return knob_state(self._obey(_parse(message)))
@@ -144,10 +146,10 @@ class Control:
         before = self._client.snapshot()
         if message.undo:
             self._client.undo_knobs(who)
-        # A change of nothing makes even an idle engine say how its knobs stand.
+        # An empty change makes even an idle engine publish the state of its knobs.
         knobs = self._client.set_knobs(message.set or {}, who)
         deadline = self._clock() + PATIENCE_SECONDS
-        # The change shows within two steps, unless others turn the same knobs meanwhile; then the
+        # The change shows within two steps, unless others change the same knobs meanwhile; then the
         # newest snapshot at the deadline will do.
         while (snapshot := self._client.snapshot()) is before or not (
             snapshot and all(s.requested == getattr(knobs, s.name) for s in snapshot.knobs)
@@ -164,7 +166,7 @@ def _parse(message: object) -> ControlMessage:
     """Check a message.
 
     Raises:
-        InvalidRequestError: it is wrong; the error says in one sentence how.
+        InvalidRequestError: it is invalid; the error says how in one sentence.
     """
     try:
         return ControlMessage.model_validate(message)
@@ -173,7 +175,7 @@ def _parse(message: object) -> ControlMessage:
 
 
 def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
-    """What pydantic found, as a sentence and the name of the part at fault."""
+    """Pydantic's error as a sentence and the name of the part at fault."""
     place, value = detail["loc"], detail["input"]
     if not place:
         return f"a message must be an object with exactly one of {', '.join(VERBS)}", None
@@ -188,13 +190,13 @@ def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
 
 
 def refusal(error: ErrorInfo) -> Answer:
-    """An answer that says that nothing was done, and why."""
+    """An answer that says that nothing was changed, and why."""
     info = {"type": error.type, "message": error.message, "param": error.param}
     return {"ok": False, "error": info}
 
 
 def knob_state(snapshot: Snapshot) -> Answer:
-    """An answer that says how the knobs stand and who made the last changes. Long texts in those
+    """An answer with the state of the knobs, and who made the last changes. Long texts in those
     changes are shortened."""
     return {
         "ok": True,
@@ -204,7 +206,7 @@ def knob_state(snapshot: Snapshot) -> Answer:
 
 
 def _history(snapshot: Snapshot) -> list[dict[str, object]]:
-    """As many of the last changes as there is room for, the newest last."""
+    """As many of the last changes as fit, the newest last."""
     shown: list[dict[str, object]] = []
     room = MAX_HISTORY_BYTES
     for change in reversed(snapshot.knob_history[-MAX_HISTORY:]):

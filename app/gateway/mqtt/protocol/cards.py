@@ -1,4 +1,4 @@
-"""Cards: what a node tells about itself."""
+"""Cards: the messages of a node about itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class ModelInfo(Part):
 
     Attributes:
         max_model_len: the most tokens of a request, prompt and reply together.
-        quantize: what its weights were quantized to when it was loaded.
-        has_chat_template: whether it has a chat template. One that has none completes the text of a
-            chat.
+        quantize: the width that its weights were quantized to at load.
+        has_chat_template: whether it has a chat template. A model without one completes the text of
+            a chat.
     """
 
     name: str
@@ -26,13 +26,13 @@ class ModelInfo(Part):
 
 
 class Limits(Part):
-    """The limits that requests must keep to.
+    """The limits of requests.
 
     Attributes:
         max_request_bytes: the largest payload of a request, in bytes.
-        max_requests: the most unfinished requests, those of all users together.
-        user_requests: the most unfinished requests of a user for whom nothing else is set.
-        user_per_minute: the most requests that such a user may begin in 60 s; 0 is no limit.
+        max_requests: most unfinished requests of all users together.
+        user_requests: most unfinished requests of a user without a quota of their own.
+        user_per_minute: most requests that such a user may begin in 60 s; 0 is no limit.
     """
 
     max_request_bytes: int
@@ -49,7 +49,7 @@ class NodeCard(ServerMessage):
         state: a node in `standby` answers nothing while an older node serves the pool. A node that
             is `draining` ends what it accepted and takes nothing new. `offline` is also the last
             will.
-        model: the model that is served; None while none is loaded.
+        model: the served model; None while none is loaded.
         since: when the node connected, in seconds since the epoch.
     """
 
@@ -64,7 +64,7 @@ class NodeCard(ServerMessage):
 
 
 class Percentiles(Part):
-    """Percentiles of the last 60 s, in milliseconds; None where nothing was measured."""
+    """Percentiles of the last 60 s, in milliseconds; None without measurements."""
 
     p50: float | None
     p99: float | None
@@ -93,7 +93,7 @@ class Metrics(ServerMessage):
     """A node's figures, published once a second. A figure that is not known is None.
 
     Attributes:
-        time: when the figures were taken, in seconds since the epoch.
+        time: when the figures were measured, in seconds since the epoch.
         running, waiting: requests of all sources.
         kv_used, kv_total: blocks of the KV cache.
         tokens_per_second: output tokens of all sources.

@@ -1,4 +1,4 @@
-"""ServerMessage: what all messages of the server have in common."""
+"""ServerMessage: the base of all messages of the server."""
 
 from __future__ import annotations
 

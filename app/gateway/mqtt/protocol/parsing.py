@@ -1,4 +1,4 @@
-"""Parsing: from the payload of a request to a ChatRequest, or to the first fault that it has."""
+"""Parsing: turns the payload of a request into a ChatRequest, or into its first fault."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from app.gateway.mqtt.protocol.turns import CalledFunction, ChatTurn, TurnCall, 
 from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.sampling import MAX_BIASES, SamplingParams
 
-# How much of a path names a field; what follows is of the types that pydantic tried.
+# The length of a path that names a field; pydantic's types follow it.
 _DEPTHS = {"messages": 6, "logit_bias": 2, "tools": 2}
 _MAX_NAME = 64
 
-# What has the field at the end of a path, by the length of the path.
+# The model of the field at the end of a path, by the length of the path.
 _MODELS: dict[int, type[Wire]] = {1: ChatRequest, 3: ChatTurn, 5: TurnCall, 6: CalledFunction}
 _NOUNS: dict[type[Wire], str] = {
     ChatRequest: "request",
@@ -31,10 +31,10 @@ _NOUNS: dict[type[Wire], str] = {
 
 
 def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
-    """Read a request.
+    """Parse a request.
 
     Args:
-        caller: who asks, as the topic says on which the payload came.
+        caller: the caller in the payload's topic.
 
     Raises:
         Fault: 400, with one sentence that says what is wrong first.
@@ -60,22 +60,22 @@ def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
 
 
 def _check_counts(payload: bytes) -> None:
-    """Bound the number of faults before pydantic collects them all: 20,000 took 30 ms of CPU time
+    """Limit the number of faults before pydantic collects them all: 20,000 took 30 ms of CPU time
     (AMD EPYC, best of seven).
 
-    The payload is parsed once more for this, for a strict pydantic model takes lists for tuples
-    only from JSON, not from parsed data. Faults in great number need keys, and each key has a
-    colon, so a payload with few colons is not parsed here.
+    This parses the payload once more, because a strict pydantic model accepts lists as tuples only
+    from JSON, not from parsed data. Many faults need many keys, and each key has a colon, so a
+    payload with few colons is not parsed here.
 
     Raises:
-        Fault: there are more fields than a request has, or more biases than are allowed.
+        Fault: there are more fields than a request has, or more biases than allowed.
     """
     if payload.count(b":") <= MAX_BIASES:
         return
     try:
         told = from_json(payload)
     except ValueError:
-        return  # pydantic says why it cannot be read
+        return  # pydantic says why it cannot be parsed
     if not isinstance(told, dict):
         return
     _check_fields(told, ChatRequest)
@@ -90,7 +90,7 @@ def _check_counts(payload: bytes) -> None:
 
 
 def _check_message(message: dict[str, object], place: str) -> None:
-    """As `_check_fields`, of a message and the calls in it."""
+    """As `_check_fields`, for a message and its calls."""
     _check_fields(message, ChatTurn, place)
     calls = message.get("tool_calls")
     for number, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -118,13 +118,13 @@ def _no_field(path: str, model: type[Wire]) -> Fault:
 
 
 def _fault(detail: ErrorDetails) -> Fault:
-    """What pydantic found, as a fault."""
+    """Pydantic's error as a fault."""
     place, value = detail["loc"], detail["input"]
     if detail["type"] == "json_invalid":
         return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
     if not place:
         return Fault(400, f"the request is {_show(value)}; it must be an object with messages")
-    # For a field of several types, pydantic adds the type that it tried; that is dropped.
+    # For a field of several types, pydantic appends the type that it tried; that is dropped.
     place = place[: _DEPTHS.get(str(place[0]), 1)]
     path = ".".join(_name(str(part)) for part in place)
     if detail["type"] == "extra_forbidden":
@@ -150,8 +150,8 @@ def _fault(detail: ErrorDetails) -> Fault:
 
 
 def _kind_of_part(content: object) -> str | None:
-    """Type of the first part of a content that is no text, such as `image_url`; None if there is
-    none.
+    """The type of the first part of a content that is not text, such as `image_url`; None if there
+    is none.
     """
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
@@ -161,7 +161,7 @@ def _kind_of_part(content: object) -> str | None:
 
 
 def _sampling_fault(name: str, value: object) -> Fault:
-    """The fault of a value whose type is wrong for its sampling parameter."""
+    """The fault for a value of the wrong type for its sampling parameter."""
     try:
         SamplingParams().override({name: value})
     except InvalidRequestError as error:
@@ -174,7 +174,7 @@ def _name(part: str) -> str:
 
 
 def _show(value: object) -> str:
-    """A value in few characters; null, true and false are written as in JSON."""
+    """A short form of a value; null, true and false are written as in JSON."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return reprlib.repr(value)

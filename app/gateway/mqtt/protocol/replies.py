@@ -15,8 +15,8 @@ class Accepted(ServerMessage):
 
     Attributes:
         attempt: which run of the same request this is. Later runs have larger numbers.
-        queue_depth: how many accepted requests have no token yet, this one among them.
-        priority: the priority that the request got, after the user's quota.
+        queue_depth: the number of accepted requests without a token, including this one.
+        priority: the request's effective priority, after the user's quota.
         model: the name of the model that serves it.
     """
 
@@ -32,8 +32,7 @@ class DeltaText(Part):
     """A piece of the reply's text, which follows the pieces before.
 
     Attributes:
-        reasoning_content: a piece of what the model thinks before it says the text; None if no
-            thinking came.
+        reasoning_content: a piece of the model's thinking before the text; None if there is none.
     """
 
     content: str
@@ -51,8 +50,7 @@ class DeltaReply(ServerMessage):
     """A piece of the reply's text.
 
     Attributes:
-        seq: counts the deltas of an attempt from 0. Where there is a gap, only the final has the
-            text.
+        seq: counts the deltas of an attempt from 0. After a gap, only the final has the text.
     """
 
     type: Literal["delta"] = "delta"
@@ -100,7 +98,7 @@ class ReplyTimings(Part):
 
 
 class ReplyFunction(Part):
-    """A function that the model calls, and with what: a JSON object, as text."""
+    """A function that the model calls, with its arguments: a JSON object, as text."""
 
     name: str
     arguments: str
@@ -110,7 +108,7 @@ class ReplyCall(Part):
     """A call of a tool, in the shape that OpenAI clients know.
 
     Attributes:
-        id: the call's own; None if the model gave it none.
+        id: the call's own; None if the model wrote none.
     """
 
     id: str | None
@@ -119,13 +117,13 @@ class ReplyCall(Part):
 
 
 class Final(ServerMessage):
-    """The end of an attempt that went well, with the whole text.
+    """The end of an attempt that succeeded, with the whole text.
 
     Attributes:
         last_seq: the `seq` of the last delta; -1 if there was none.
-        reasoning_content: what the model thought before it said the text; None if it did not.
-        tool_calls: the tools that the model calls; None if it calls none, or in a format that is
-            not known. The text has them too, as the model wrote them.
+        reasoning_content: the model's thinking before the text; None if there is none.
+        tool_calls: the tools that the model calls; None if it calls none, or in an unknown format.
+            The text has them too, as the model wrote them.
     """
 
     type: Literal["final"] = "final"
@@ -142,7 +140,7 @@ class Final(ServerMessage):
 
 
 class ErrorBody(Part):
-    """What went wrong, in the shape that OpenAI clients know.
+    """An error, in the shape that OpenAI clients know.
 
     Attributes:
         param: the field at fault, as a dotted path; None if no field is.
@@ -171,9 +169,9 @@ class ErrorReply(ServerMessage):
 
     Attributes:
         attempt: the run that failed; None if the request was refused before it was run.
-        retry_after_ms: milliseconds after which to ask again; None where that is not known.
-        queue_depth: how many requests waited, if the request was refused for that.
-        last_seq: the `seq` of the last delta; -1 if there was none, None where it is not known.
+        retry_after_ms: milliseconds after which to retry; None if not known.
+        queue_depth: the number of waiting requests, if the request was refused for that.
+        last_seq: the `seq` of the last delta; -1 if there was none, None if not known.
     """
 
     type: Literal["error"] = "error"
@@ -190,7 +188,7 @@ _REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="t
 
 
 def parse_reply(payload: bytes) -> Reply:
-    """Read a reply.
+    """Parse a reply.
 
     Raises:
         ValueError: the payload is no reply of this version.

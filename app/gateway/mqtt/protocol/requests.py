@@ -1,4 +1,4 @@
-"""ChatRequest: what a client asks. It is checked before anything else sees it."""
+"""ChatRequest: a client's request, which is validated before any other use."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_MESSAGES = 1_000
 MAX_DEADLINE_MS = 86_400_000
-_MOST_SECONDS = 2.0**62  # There are clients that state nanoseconds.
+_MOST_SECONDS = 2.0**62  # Some clients state nanoseconds.
 
 SAMPLING = (
     "max_tokens",
@@ -73,7 +73,8 @@ SAMPLING = (
     "structure",
 )
 
-# What each field must be. The engine says it of the other fields, which are sampling parameters.
+# The allowed values of each field. The engine checks the other fields, which are sampling
+# parameters.
 ALLOWED = {
     "v": "1",
     "request_id": f"that of the topic: {LEVEL}",
@@ -111,7 +112,7 @@ ALLOWED = {
 
 
 def _integer(value: object) -> object:
-    # Without this, a literal of pydantic takes true for 1.
+    # Without this, a literal of pydantic accepts true as 1.
     if type(value) is not int:
         raise ValueError
     return value
@@ -123,9 +124,9 @@ def _not_empty(turns: tuple[ChatTurn, ...]) -> tuple[ChatTurn, ...]:
     return turns
 
 
-# One fault is enough for a list that is wrong throughout: 125,000 faults took 0.2 s. The least
-# length is for the schema alone: pydantic takes a list that fails fast for one that is too short
-# as well, and makes Python objects of all that is in it for each fault.
+# One fault is enough for a list that is wrong throughout: 125,000 faults took 0.2 s. The minimum
+# length is for the schema alone: pydantic reports a list that fails fast as too short as well, and
+# makes Python objects of its whole content for each fault.
 _Turns = Annotated[
     tuple[ChatTurn, ...],
     Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1}),
@@ -144,17 +145,17 @@ class ChatRequest(Wire):
 
     Attributes:
         request_id: if stated, it must be that of the topic.
-        session_id: names a conversation that the server keeps for the user.
+        session_id: names a conversation that the server stores for the user.
         model: if stated, this model must be loaded.
         messages: the whole chat, ending with a message of the user or of a tool. With `session_id`,
-            only what is new: one message of the user and, where the session begins, a system
-            message before it; or what the tools gave that the last reply called.
-        stream: whether deltas are wanted.
-        accepted: whether a message is wanted that says that the request was accepted.
+            only the new ones: one message of the user and, at the start of the session, a system
+            message before it; or the results of the tools that the last reply called.
+        stream: whether to send deltas.
+        accepted: whether to send a message when the request is accepted.
         delta_qos: the quality of service of the deltas.
         deadline_ms: milliseconds that the request may wait for the batch.
         priority: requests with a larger one go first, as far as the user's quota allows.
-        cache_salt: only requests that state the same find its prefix in the cache.
+        cache_salt: only requests with the same salt find its prefix in the cache.
         sent_at: when the request was published, in seconds since the epoch by the client's clock.
             It is used for measuring only.
 
@@ -228,7 +229,7 @@ class ChatRequest(Wire):
         return self
 
     def sampling(self) -> dict[str, object]:
-        """The sampling parameters that were stated, by their names in
+        """The stated sampling parameters, by their names in
         `engine.api.sampling.SamplingParams`."""
         stated = {name: getattr(self, name) for name in SAMPLING}
         if isinstance(self.stop, str):
@@ -239,14 +240,14 @@ class ChatRequest(Wire):
         """The SHA-256, in hexadecimal digits, of all fields but `sent_at`. A request that is sent
         again has the same one."""
         fields = self.model_dump(exclude={"sent_at"})
-        # Requests that were journalled before there were these fields keep their digests.
+        # Requests that were journalled before these fields existed keep their digests.
         _drop_unstated(fields, "chat_template_kwargs", "tools", "structure", "cache_salt")
         for turn in fields["messages"]:
             _drop_unstated(turn, "tool_calls", "tool_call_id", "name", "reasoning_content")
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     def encode(self) -> bytes:
-        """Compact JSON in UTF-8, without what is None."""
+        """Compact JSON in UTF-8, without fields that are None."""
         return self.model_dump_json(exclude_none=True).encode()
 
 

@@ -1,4 +1,4 @@
-"""Topics: where each message goes, and whose it is."""
+"""Topics: the topic of each message, and its owner."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 PREFIX = "llm/v1"
 EVERY = "*"
 MAX_LEVEL = 128
-# The most levels that a ResponseTopic may have below the branch of its client's replies.
+# The most levels of a ResponseTopic below the branch of its client's replies.
 MAX_OWN_LEVELS = 8
 LEVEL = f"1 to {MAX_LEVEL} printable characters without space, /, + and #"
 
 
 def check_level(name: str, value: str) -> str:
-    """The value, checked to be fit as a level of a topic.
+    """Check that a value is valid as a topic level, and return it.
 
     Raises:
         ValueError: it is not; the message begins with the name.
@@ -25,27 +25,27 @@ def check_level(name: str, value: str) -> str:
 
 
 def is_level(value: str) -> bool:
-    """Whether a value is fit as a level of a topic."""
+    """Whether a value is valid as a topic level."""
     fits = 0 < len(value) <= MAX_LEVEL and value.isprintable()
     return fits and not any(character in value for character in " /+#")
 
 
 def user_of(reply_topic: str) -> str:
-    """The user whose replies a topic carries; the topic must be one that a caller owns
-    (`Caller.owns`)."""
+    """The user whose replies are sent to a topic; a caller must own the topic (`Caller.owns`)."""
     return reply_topic.split("/", 5)[4]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and under which id. The broker's access list vouches for user and client.
+    """The sender of a request, and the request's id. The broker's access list vouches for user and
+    client.
 
     Attributes:
         request_id: the request's id; `*` in a cancel means all requests of the client.
         is_cancel: whether the topic carries a cancel, not a request.
 
     Raises:
-        ValueError: a part is not fit as a level of a topic.
+        ValueError: a part is not valid as a topic level.
     """
 
     pool: str
@@ -68,12 +68,12 @@ class Caller:
 
     @property
     def key(self) -> str:
-        """A name that only this request has. It is unambiguous, for no part has a slash."""
+        """A unique name of this request. It is unambiguous, because no part has a slash."""
         return f"{self.pool}/{self.user}/{self.client}/{self.request_id}"
 
     @property
     def branch(self) -> str:
-        """What all reply topics of the client begin with."""
+        """The common prefix of the client's reply topics."""
         return f"{PREFIX}/{self.pool}/rep/{self.user}/{self.client}/"
 
     def owns(self, topic: str) -> bool:
@@ -108,7 +108,7 @@ class Topics:
     """The topics of one node in a pool.
 
     Raises:
-        ValueError: pool or node is not fit as a level of a topic.
+        ValueError: pool or node is not valid as a topic level.
     """
 
     pool: str
@@ -138,12 +138,12 @@ class Topics:
         return f"{PREFIX}/{self.pool}/node/+/status"
 
     def is_status(self, topic: str) -> bool:
-        """Whether a node of the pool has its card at this topic."""
+        """Whether this is the card topic of a node of the pool."""
         return topic.startswith(f"{PREFIX}/{self.pool}/node/") and topic.endswith("/status")
 
     @staticmethod
     def node_of(topic: str) -> str:
-        """The name of the node whose card is at this topic."""
+        """The name of the node with this card topic."""
         return topic.split("/")[-2]
 
     @property
@@ -163,8 +163,7 @@ class Topics:
         return self._own("knobs/result")
 
     def parse(self, topic: str) -> Caller | None:
-        """Who sends the request or the cancel that a topic of this pool carries; None for any other
-        topic."""
+        """The sender of a request or cancel on a topic of this pool; None for any other topic."""
         begin = f"{PREFIX}/{self.pool}/"
         if not topic.startswith(begin):
             return None

@@ -1,4 +1,4 @@
-"""ChatTurn: one message of the chat that a client states, in the form of OpenAI's interface."""
+"""ChatTurn: one message of a client's chat, in the form of OpenAI's interface."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from engine.api.tools import ToolCall
 
 
 class Wire(BaseModel):
-    """What a client sends: nothing that is not known, and nothing of another type."""
+    """A part of a client's message; unknown fields and other types are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CalledFunction(Wire):
-    """A function that the assistant called, and with what: a JSON object, as text."""
+    """A function that the assistant called, with its arguments: a JSON object, as text."""
 
     name: Name
     arguments: CalledWith = NO_ARGUMENTS
@@ -49,12 +49,11 @@ class ChatTurn(Wire):
     """One message of a chat.
 
     Attributes:
-        content: the text; of a tool, what it gave. None is the assistant's or a tool's that says
-            nothing.
+        content: the text; for a tool, its result. None is allowed for the assistant and for a tool.
         tool_calls: of the assistant.
-        tool_call_id, name: of a tool: the call that it answers, and what it is called.
-        reasoning_content: what the assistant thought. Templates that repeat any do so between a
-            call and what comes of it.
+        tool_call_id, name: of a tool: the id of the call that it answers, and its name.
+        reasoning_content: the assistant's thinking. Templates that repeat it do so between a call
+            and its result.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -65,10 +64,10 @@ class ChatTurn(Wire):
     reasoning_content: LongText | None = None
 
     def check(self, place: str) -> None:
-        """Check that the fields go together.
+        """Check that the fields fit the role.
 
         Raises:
-            InvalidRequestError: they do not; `place` begins the path of the field.
+            InvalidRequestError: they do not; `place` is the prefix of the field's path.
         """
         if self.content is None and self.role not in ("assistant", "tool"):
             how = "null" if "content" in self.model_fields_set else "missing"
@@ -82,7 +81,7 @@ class ChatTurn(Wire):
                 raise InvalidRequestError(text, path)
 
     def message(self) -> ChatMessage:
-        """The message as the engine takes it."""
+        """The message in the engine's form."""
         calls = self.tool_calls or ()
         return ChatMessage(
             self.role,
