@@ -1,4 +1,4 @@
-"""Asking: how far a request of an AskClient has come."""
+"""Asking: the progress of a request of an AskClient."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from app.gateway.mqtt.protocol.topics import Caller
 
 @dataclass(slots=True)
 class Asking:
-    """How far a request has come.
+    """The progress of a request.
 
     Attributes:
-        caller: who asks, and the request's id.
+        caller: the caller, with the request's id.
         node: the name of the node that serves it.
         begun: when it began under this id, in seconds of the loop's clock.
         send_at: when it is sent next, in seconds of the loop's clock; None while the server runs
             it.
-        attempt: the smallest attempt whose replies count. Replies of earlier ones are void.
-        sends: how often the broker took it since a reply to it last came.
+        attempt: the smallest attempt whose replies count. Replies to earlier ones are void.
+        sends: how often the broker accepted it since the last reply to it.
         refusals: how often it was refused in a row.
         is_known: whether the server has accepted it at least once.
     """

@@ -31,14 +31,14 @@ from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState,
 
 log = logging.getLogger(__name__)
 
-# Retained cards come right after the subscription; this leaves time for a broker far away.
+# Retained cards come right after the subscription; this leaves time for a distant broker.
 CARD_SECONDS = 2.0
 ACCEPT_SECONDS = 5.0
 MAX_SENDS = 4
 CANCEL_SECONDS = 3.0
 MAX_BACK_OFF = 10.0
-# Codes of faults that pass by themselves: a busy session, a full queue, a restart. A broken engine
-# (500) does not.
+# Codes of transient faults: a busy session, a full queue, a restart. A broken engine (500) is not
+# transient.
 PASSING = (409, 429, 503)
 CANCELLED = 499
 
@@ -49,7 +49,7 @@ class AskError(Exception):
     """There is no answer; the message says why.
 
     Attributes:
-        reply: the server's error; None where it was not the server that said so.
+        reply: the server's error; None if the error is the client's own.
     """
 
     def __init__(self, message: str, reply: ErrorReply | None = None) -> None:
@@ -58,15 +58,15 @@ class AskError(Exception):
 
 
 class AskClient:
-    """A connection to a broker, under an identifier of its own, for one request at a time.
+    """A connection to a broker, with its own client identifier, for one request at a time.
 
     Args:
-        settings: the pool, and how to connect.
-        address: the broker. Its user is the one who asks; without one it is whoever is logged in.
-        notice: gets a sentence on each event that delays the answer.
+        settings: the pool, and the options of the connection.
+        address: the broker. Its user is the caller; without one it is the login name.
+        notice: receives a sentence on each event that delays the answer.
 
     Raises:
-        AskError: the user has no name, or one that cannot stand in a topic.
+        AskError: the user has no name, or one that is invalid in a topic.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class AskClient:
             self._me = Caller(settings.pool, user, f"ask-{uuid.uuid4().hex[:12]}", EVERY)
         except ValueError as error:
             raise AskError(str(error)) from None
-        except (KeyError, OSError):  # a container, say, whose user has no name
+        except (KeyError, OSError):  # for example a container whose user has no name
             raise AskError(f"nobody knows who asks; write {address.scheme}://USER@HOST") from None
         self._notice = notice
         self._topics = Topics(settings.pool, settings.node)
@@ -91,7 +91,7 @@ class AskClient:
                 (self._topics.all_status, 1),
                 (f"{self._me.branch}+", 1),
             ),
-            # The will keeps a client that was killed from taking the batch's time any longer.
+            # With the will, a killed client takes no more of the batch's time.
             will=Outgoing(self._me.cancel_topic, b""),
             birth=tuple,
             receive=self._receive,
@@ -128,16 +128,16 @@ class AskClient:
         return state
 
     async def ask(self, request: ChatRequest, timeout: float, heard: Heard) -> Final:
-        """Send a request, and send it again where that helps, until its final reply comes.
+        """Send a request, and resend it if that helps, until its final reply comes.
 
         If the wait ends otherwise (an error, a cancelled task, a `heard` that raises), the request
         is cancelled.
 
         Args:
-            request: what is asked.
-            timeout: seconds in all.
-            heard: gets each reply before the final one. What it got is void once it gets a reply of
-                another request id or a larger attempt.
+            request: the request to send.
+            timeout: total seconds.
+            heard: receives each reply before the final one. A reply with another request id or a
+                larger attempt voids those before it.
 
         Raises:
             AskError: there is no answer.
@@ -159,7 +159,7 @@ class AskClient:
         """Wait for the node that serves the pool; returns its name.
 
         Raises:
-            AskError: none serves, or it does not take a request of `size` bytes.
+            AskError: none serves, or it refuses requests of `size` bytes.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CARD_SECONDS):
@@ -180,7 +180,7 @@ class AskClient:
         self, request: ChatRequest, node: str, deadline: float, heard: Heard
     ) -> Final:
         while not self._events.empty():
-            await self._next(None)  # cards that came before the request are no news to it
+            await self._next(None)  # cards before the request are no news to it
         loop = asyncio.get_running_loop()
         asking = Asking(self._new_caller(), node, begun=loop.time(), send_at=loop.time())
         told = ""
@@ -224,7 +224,7 @@ class AskClient:
             )
 
     def _follow(self, card: NodeCard, asking: Asking) -> None:
-        """See to it that the request is with the node that serves, now that a card has come."""
+        """Resend the request if, by this new card, the serving node may not have it."""
         serving = self._serving()
         if serving is None:
             if card.node == asking.node:
@@ -234,7 +234,7 @@ class AskClient:
                 # It may have lost the request.
                 asking.send_at = asyncio.get_running_loop().time()
         else:
-            # The nodes know nothing of each other: under one id their attempts look the same.
+            # Nodes do not know of each other: under one id their attempts look the same.
             self._notice(f"{serving.node} has taken over; asking anew")
             asking.node = serving.node
             self._begin_anew(asking)
@@ -245,7 +245,7 @@ class AskClient:
         asking.attempt = 1
 
     def _refused(self, reply: ErrorReply, asking: Asking, deadline: float) -> None:
-        """See to it that a refused request is sent again, if that may help.
+        """Resend a refused request, if that may help.
 
         Raises:
             AskError: it may not.
@@ -259,7 +259,7 @@ class AskClient:
             delay = reply.retry_after_ms / 1e3
         else:
             delay = min(MAX_BACK_OFF, 2.0**asking.refusals)
-        delay *= random.uniform(1.0, 1.25)  # those who were refused together come back apart
+        delay *= random.uniform(1.0, 1.25)  # so that clients refused together return apart
         if not error.retryable or error.code not in PASSING or now + delay > deadline:
             raise AskError(error.message, reply)
         self._notice(f"{error.message}; asking again in {delay:.1f} s")
@@ -270,13 +270,13 @@ class AskClient:
             asking.attempt = reply.attempt + 1
 
     async def _cancel(self) -> None:
-        """Tell the server that nobody waits any more, and wait until the broker has that."""
+        """Cancel at the server, and wait until the broker has that message."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_SECONDS):
                 await self._link.deliver(Outgoing(self._me.cancel_topic, b""))
 
     async def _next(self, until: float | None) -> Reply | NodeCard | LinkState | None:
-        """The next event; None if none has come by `until`, in seconds of the loop's clock.
+        """The next event; None if there is none by `until`, in seconds of the loop's clock.
 
         Raises:
             AskError: the connection has ended for good.
@@ -302,7 +302,7 @@ class AskClient:
             log.warning("what came on %s is no message of version 1", ascii(message.topic))
 
     def _hear_node(self, message: Inbound) -> None:
-        """Take a node's card in.
+        """Store a node's card.
 
         Raises:
             ValueError: the message is no card.
@@ -310,7 +310,7 @@ class AskClient:
         node = self._topics.node_of(message.topic)
         if message.payload:
             card = NodeCard.model_validate_json(message.payload)
-        elif node in self._cards:  # an operator has removed what a node left behind
+        elif node in self._cards:  # an operator has removed a dead node's card
             card = self._cards[node].model_copy(update={"state": "offline"})
         else:
             return
@@ -324,13 +324,13 @@ class AskClient:
         return next((card for card in self._cards.values() if card.state == "online"), None)
 
     def _is_back(self, asking: Asking) -> bool:
-        """Whether the connection was lost and came back since the request began. Then the broker
-        has published the will."""
+        """Whether the connection was lost and restored since the request began. Then the broker has
+        published the will."""
         state = self._link.state
         return state.phase is LinkPhase.ONLINE and state.since > asking.begun
 
     def _absence(self) -> str:
-        """What is known to be away (the connection, or nodes), as the end of a sentence."""
+        """The missing connection or nodes, as the end of a sentence."""
         state = self._link.state
         if state.phase is not LinkPhase.ONLINE:
             return f"; the connection to {self._address} is lost: {state.detail}"

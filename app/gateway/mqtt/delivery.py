@@ -16,10 +16,10 @@ from app.store.store import Store
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 0.2
-# The pause before a link that had no room is tried again.
+# The pause before a retry on a link whose queue was full.
 RETRY_SECONDS = 1.0
-# The pause before an ending that the broker refused is tried again. It doubles each time, for 15
-# minutes in all, in which an operator may mend what is wrong.
+# The pause before a retry of an ending that the broker refused. It doubles each time, for 15
+# minutes in all, so that an operator may fix the cause.
 REFUSED_SECONDS = 60.0
 MAX_REFUSALS = 5
 
@@ -28,8 +28,8 @@ _Attempt = tuple[str, int]
 
 
 async def deliver_ending(link: Link, ending: Outgoing) -> Outcome:
-    """Publish an ending. If it is too large for the broker, an error that says so is published in
-    its place."""
+    """Publish an ending. If it is too large for the broker, publish an error that says so
+    instead."""
     outcome = await link.deliver(ending)
     if outcome is Outcome.TOO_LARGE:
         shorter = without_text(ending.payload, ending.packet_bytes, link.max_packet)
@@ -39,10 +39,10 @@ async def deliver_ending(link: Link, ending: Outgoing) -> Outcome:
 
 class Delivery:
     """Publishes each ending until the broker acknowledges it, through reconnects and restarts. An
-    ending that the broker keeps refusing is given up: its access list would refuse it for ever.
+    ending that the broker keeps refusing is dropped: its access list would refuse it forever.
 
-    The journal knows which endings were told, so that the others are told after a restart. All
-    methods are called on the gateway's loop.
+    The journal records which endings were delivered, so that the others are published after a
+    restart. All methods are called on the gateway's loop.
     """
 
     def __init__(self, store: Store, link: Link) -> None:
@@ -57,12 +57,12 @@ class Delivery:
         self._emptied.set()
 
     def __len__(self) -> int:
-        """How many endings the broker does not have yet."""
+        """The number of endings that the broker does not have yet."""
         return len(self._waiting)
 
     def adopt(self, pool: str) -> None:
-        """Take over from dead processes of the same store: tell the endings that they left untold,
-        and end the requests that they left open.
+        """Take over from dead processes of the same store: publish the endings that they left
+        undelivered, and end the requests that they left open.
 
         Raises:
             StoreError: the journal cannot be read or written.
@@ -76,13 +76,13 @@ class Delivery:
                 assert ending is not None
                 message = ReplyTo.load(entry.reply_to).message(ending)
             except (ValueError, TypeError, LookupError) as error:
-                # Its cells are damaged; the others are told.
+                # Its cells are damaged; the others are published.
                 log.error("the ending of %s cannot be told: %s", ascii(entry.request_id), error)
                 continue
             self.add(entry.request_id, entry.attempt, message)
 
     def add(self, key: str, attempt: int, ending: Outgoing) -> None:
-        """Tell an ending that the journal has, unless that is done or under way."""
+        """Publish an ending from the journal, unless that is done or in progress."""
         if (key, attempt) in self._waiting or (key, attempt) in self._told:
             return
         self._waiting[key, attempt] = ending
@@ -90,7 +90,7 @@ class Delivery:
         self._go((key, attempt))
 
     def resume(self) -> None:
-        """Publish again, now that the link is back, what the broker did not acknowledge."""
+        """Republish unacknowledged endings, after a reconnect."""
         for attempt in tuple(self._waiting):
             self._go(attempt)
 
@@ -99,7 +99,7 @@ class Delivery:
         await self._emptied.wait()
 
     def close(self) -> None:
-        """Leave what is under way to the next start, for which the journal keeps it."""
+        """Leave undelivered endings to the next start, which reads them from the journal."""
         for task in self._under_way.values():
             task.cancel()
         self._save()
@@ -126,25 +126,25 @@ class Delivery:
             case Outcome.TOO_LARGE:
                 self._give_up(attempt, f"the broker takes {self._link.max_packet} bytes at most")
             case Outcome.LOST:
-                # `resume` tells it once the link is back; but not if that was while we were about
-                # to hear of the loss, and nobody would ever tell it then.
+                # `resume` republishes it after a reconnect, unless that came before this loss was
+                # handled; without this retry it would then never be published.
                 self._retry_after(RETRY_SECONDS, attempt)
 
     def _settle(self, attempt: _Attempt) -> None:
-        """Note that an ending need not be told any more."""
+        """Mark an ending as settled."""
         del self._waiting[attempt]
         self._refusals.pop(attempt, None)
         self._told.append(attempt)
         if not self._waiting:
             self._emptied.set()
         if self._save_due is None:
-            # Many are saved at once. After a crash some are told once more, which does no harm.
+            # Many are saved at once. After a crash some are published again, which does no harm.
             loop = asyncio.get_running_loop()
             self._save_due = loop.call_later(SAVE_SECONDS, self._save)
 
     def _give_up(self, attempt: _Attempt, why: str) -> None:
-        """Give an ending up, also for later starts. If the request is sent again, the journal
-        answers it."""
+        """Drop an ending, also for later starts. If the request is sent again, the journal answers
+        it."""
         log.error("the ending of %s cannot be told: %s", ascii(attempt[0]), why)
         self._settle(attempt)
 

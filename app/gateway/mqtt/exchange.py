@@ -38,23 +38,23 @@ from engine.api.origin import Origin
 from engine.api.stream import Context, Finish, RequestStream, Thought
 from engine.api.tools import ToolUse
 
-# All exchanges share one count, so that the one that changed last has the largest version.
+# All exchanges share one counter, so that the latest change has the largest version.
 _versions = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyTo:
-    """Where the replies to a request go.
+    """The destination of the replies to a request.
 
     Attributes:
-        correlation: CorrelationData of MQTT 5, which goes with each reply; None without it.
+        correlation: CorrelationData of MQTT 5, sent with each reply; None without it.
     """
 
     topic: str
     correlation: bytes | None = None
 
     def dump(self) -> str:
-        """The text by which the journal keeps it."""
+        """The text form for the journal."""
         data = self.correlation
         return json.dumps([self.topic, None if data is None else base64.b64encode(data).decode()])
 
@@ -71,24 +71,23 @@ class ReplyTo:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request that runs, and what its owner has been told of it.
+    """A running request, with the state of its replies.
 
     Attributes:
         digest: identifies the request's body (`ChatRequest.digest`).
-        reply_to: where its replies go.
+        reply_to: the destination of its replies.
         attempt: which run of the same request this is.
-        priority: the one that it got, after the user's quota.
+        priority: its effective priority, after the user's quota.
         history: the conversation's messages; only in memory if the request has no session.
         reply: the message that the model is writing.
-        messages, context: what the model is told, and the tokens before it that it goes on from.
-        published_at: when its owner sent it; when it came, if the owner does not say. In monotonic
-            seconds.
-        stream: what the engine gives; None until the engine has the request.
+        messages, context: the model's prompt, and the token ids of its known beginning.
+        published_at: when the client sent it, or else when it arrived, in monotonic seconds.
+        stream: the engine's stream; None until the engine has the request.
         seq: the number of the next delta.
-        unsent, unsent_thinking: text and thinking that its owner has not been told.
-        told_at: when the last delta went out, in monotonic seconds; None before the first.
+        unsent, unsent_thinking: text and thinking that were not sent yet.
+        told_at: when the last delta was sent, in monotonic seconds; None before the first.
         started: whether it has its first token.
-        refusal: what its owner is told in place of the engine's reason for an abort.
+        refusal: the error that the client gets in place of the engine's abort.
         finish: how it ended; None while it runs.
         version: grows with every change.
     """
@@ -120,7 +119,7 @@ class Exchange:
 
     @property
     def engine_id(self) -> str:
-        """The engine's name for this attempt."""
+        """The engine's request id for this attempt."""
         return self.key if self.attempt == 1 else f"{self.key}#{self.attempt}"
 
     @property
@@ -129,18 +128,18 @@ class Exchange:
 
     @property
     def is_session(self) -> bool:
-        """Whether the conversation is kept."""
+        """Whether the conversation is stored."""
         return self.request.session_id is not None
 
     def submission(
         self, sampling: Mapping[str, object], deadline_ms: int, *, separate_caches: bool
     ) -> Submission:
-        """What is submitted to the engine.
+        """The submission to the engine.
 
         Args:
-            sampling: parameters that hold where the request states none.
-            deadline_ms: how long it may wait for the batch if the request does not say.
-            separate_caches: whether no other user is to find its prefix in the cache.
+            sampling: defaults for parameters that the request does not state.
+            deadline_ms: how long it may wait for the batch, by default.
+            separate_caches: whether other users cannot find its prefix in the cache.
         """
         user, stated = self.caller.user, self.request.cache_salt
         return Submission(
@@ -161,8 +160,7 @@ class Exchange:
         )
 
     def take(self) -> bool:
-        """Take in what the engine has given since the last call; returns whether there was
-        anything."""
+        """Drain the engine's stream; returns whether there was anything."""
         delta = self.stream.drain() if self.stream is not None else None
         if delta is None:
             return False
@@ -188,7 +186,7 @@ class Exchange:
         return self.reply_to.message(reply.encode())
 
     def delta(self, now: float) -> Outgoing:
-        """All text and thinking that has not been told, as one delta."""
+        """All unsent text and thinking, as one delta."""
         text, thinking = "".join(self.unsent), "".join(self.unsent_thinking)
         self.forget()
         reply = DeltaReply(
@@ -203,11 +201,11 @@ class Exchange:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is anything that its owner has not been told."""
+        """Whether there is unsent text or thinking."""
         return bool(self.unsent or self.unsent_thinking)
 
     def forget(self) -> None:
-        """Drop what its owner has not been told."""
+        """Drop unsent text and thinking."""
         self.unsent.clear()
         self.unsent_thinking.clear()
 
@@ -246,7 +244,7 @@ class Exchange:
 
     @property
     def fault(self) -> Fault | None:
-        """What went wrong, if anything did."""
+        """The error, if there is one."""
         finish = self.finish
         if finish is None or finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
             return None
@@ -255,7 +253,7 @@ class Exchange:
         return self.refusal or Fault(499, "the operator of the server stopped this request")
 
     def transcript(self) -> Transcript:
-        """The chat as it stands now. May be called from any thread."""
+        """The chat in its current state. May be called from any thread."""
         running = self.engine_id if self.finish is None else None
         messages = self.history.messages
         if not self.is_session:
@@ -272,7 +270,7 @@ class Exchange:
         )
 
     def _told(self) -> Iterator[Message]:
-        """The messages of the request before its last one, which no session keeps."""
+        """The messages of the request before its last one, which no session stores."""
         for place, turn in enumerate(self.request.messages[:-1]):
             told = turn.message()
             yield Message(
@@ -292,11 +290,11 @@ class Exchange:
 def error_reply(
     caller: Caller, fault: Fault, attempt: int | None = None, last_seq: int | None = None
 ) -> ErrorReply:
-    """The message that tells a fault.
+    """The message for a fault.
 
     Args:
-        attempt: None if the request was refused before it was run.
-        last_seq: the number of the last delta; None where that is not known.
+        attempt: None if the request was refused before it ran.
+        last_seq: the number of the last delta; None if not known.
     """
     return ErrorReply(
         request_id=caller.request_id,
@@ -309,7 +307,7 @@ def error_reply(
 
 
 def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
-    """What the owner of a journalled attempt is told at its end; None if it has not ended."""
+    """The final message of a journalled attempt; None if it has not ended."""
     if entry.ending is not None:
         return entry.ending.encode()
     if entry.ended_at is None:
@@ -320,12 +318,12 @@ def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
 
 
 def without_text(ending: bytes, size: int, most: int | None) -> bytes:
-    """What is told in place of an ending that is too large for the broker. The text itself stays in
+    """An error that replaces an ending that is too large for the broker. The text itself stays in
     the journal.
 
     Args:
         size: bytes of the ending's packet.
-        most: bytes of the largest packet that the broker takes.
+        most: bytes of the largest packet that the broker accepts.
     """
     reply = parse_reply(ending)
     assert isinstance(reply, (Final, ErrorReply))

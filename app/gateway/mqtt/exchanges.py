@@ -1,4 +1,4 @@
-"""Exchanges: carries the requests that run from the engine's streams to their owners."""
+"""Exchanges: passes output from the engine's streams to the clients of running requests."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ log = logging.getLogger(__name__)
 
 ENDED_KEPT = 64
 RETRY_SECONDS = 1.0
-# The pause before a link that had no room is looked at again.
+# The pause before a retry on a link whose queue was full.
 HELD_SECONDS = 0.02
 
 
 class Exchanges:
-    """The requests that run. `wake` and `transcript` may be called from any thread, all else is
+    """The running requests. `wake` and `transcript` may be called from any thread, all else is
     called on the gateway's loop.
 
-    The engine wakes the loop at most once a step. A reply's first text goes out at once. What
-    follows goes out every `interval` seconds, or later, when the link has room again. With a delta
+    The engine wakes the loop at most once a step. A reply's first text is sent at once. Later text
+    is sent every `interval` seconds, or later, when the link's queue has space again. With a delta
     for each token, 64 streams of 40 tokens/s take 0.055 cores; with one every 100 ms they take
     0.023 (benchmarks.mqtt).
 
-    An ending is journalled before it is told; those that come in one step share a transaction.
-    While the store cannot be written, endings are kept and tried again. If they were told first, a
+    An ending is journalled before it is published; endings of one step share a transaction. While
+    the store cannot be written, endings are held and retried. If they were published first, a
     second ending could follow after a crash.
 
     Args:
         interval: seconds between two deltas of a reply.
-        sampling: parameters that hold where a request states none.
-        deadline_ms: how long a request that does not say may wait for the batch.
+        sampling: defaults for parameters that a request does not state.
+        deadline_ms: how long a request may wait for the batch, by default.
         separate_caches: whether users do not find each other's prefixes in the cache.
         clock: monotonic seconds.
 
     Attributes:
-        num_waiting: how many of the open requests have no first token. It is kept as a count,
-            because every request that comes asks for it.
+        num_waiting: how many of the open requests have no first token. It is a running count,
+            because every new request reads it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Exchanges:
         self.num_waiting = 0
         self._open: dict[str, Exchange] = {}
         self._unsaved: list[Exchange] = []
-        self._kept: dict[str, Exchange] = {}  # the oldest first
+        self._kept: dict[str, Exchange] = {}  # oldest first
         self._newest: dict[str, Exchange] = {}
         self._woken = False
         self._flush_due = False
@@ -95,28 +95,28 @@ class Exchanges:
         return iter(tuple(self._open.values()))
 
     def get(self, key: str) -> Exchange | None:
-        """The attempt at the request with this `Caller.key` that has not ended, if there is one."""
+        """The unfinished attempt at the request with this `Caller.key`, if there is one."""
         return self._open.get(key)
 
     def is_busy(self, conversation_id: str) -> bool:
-        """Whether a reply of this conversation is being made here."""
+        """Whether a reply of this conversation is in progress here."""
         exchange = self._newest.get(conversation_id)
         return exchange is not None and exchange.key in self._open
 
     def reserve(self, exchange: Exchange) -> None:
-        """Take a request in, before it is journalled; `start` or `withdraw` follows."""
+        """Add a request before it is journalled; `start` or `withdraw` follows."""
         self._open[exchange.key] = exchange
         self._newest[exchange.conversation.id] = exchange
         self._quotas.opened(exchange.caller.user)
         self.num_waiting += 1
 
     def withdraw(self, exchange: Exchange) -> None:
-        """Take back a reserved request, which could not be journalled."""
+        """Remove a reserved request that could not be journalled."""
         del self._newest[exchange.conversation.id]
         self._close(exchange)
 
     def start(self, exchange: Exchange) -> None:
-        """Give a journalled request to the engine."""
+        """Submit a journalled request to the engine."""
         self._tally.accepted += 1
         self._keep(exchange)
         submission = exchange.submission(
@@ -125,13 +125,13 @@ class Exchanges:
         exchange.stream = self._client.submit(submission, self.wake)
 
     def cancel(self, exchanges: Iterable[Exchange], fault: Fault) -> None:
-        """Have the engine end these; `fault` is what their owners are told."""
+        """Abort these in the engine; `fault` is their callers' error."""
         for exchange in exchanges:
             exchange.refusal = exchange.refusal or fault
             self._client.abort(exchange.engine_id)
 
     def wake(self) -> None:
-        """Have the loop look for news of the engine. May be called from any thread."""
+        """Have the loop poll the engine's output. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -140,7 +140,7 @@ class Exchanges:
                 log.debug("the loop has closed before the engine ended")
 
     def poll(self) -> None:
-        """Take in what the engine has given."""
+        """Drain the engine's streams."""
         self._woken = False
         now = self._clock()
         ended: list[Exchange] = []
@@ -159,8 +159,8 @@ class Exchanges:
             self._end(ended)
 
     def transcript(self, engine_id: str) -> Transcript | None:
-        """The chat of an attempt that runs or has ended lately, as it stands now. May be called
-        from any thread."""
+        """The chat of a running or recently ended attempt, in its current state. May be called from
+        any thread."""
         exchange = self._kept.get(engine_id)
         if exchange is None:
             return None
@@ -187,7 +187,7 @@ class Exchanges:
         return self._link.congested(exchange.request.delta_qos, exchange.caller.user)
 
     def _flush(self) -> None:
-        """Send the text that still waits."""
+        """Send the text that is still unsent."""
         self._flush_due = False
         now = self._clock()
         for exchange in self:
@@ -195,7 +195,7 @@ class Exchanges:
                 self._tell(exchange, now)
 
     def _end(self, ended: list[Exchange]) -> None:
-        """Journal endings, then have them told."""
+        """Journal endings, then publish them."""
         self._unsaved += ended
         for exchange in ended:
             exchange.history.finish(exchange.reply, exchange.finish)
@@ -235,7 +235,7 @@ class Exchanges:
     def _journal(self, exchange: Exchange, ending: bytes) -> None:
         finish = exchange.finish
         assert finish is not None
-        # If the conversation was deleted on the screen, its owner still gets the ending.
+        # If the conversation was deleted on the screen, its client still gets the ending.
         with suppress(DeletedError):
             exchange.history.save()
         is_first = self._store.journal.end(
@@ -249,8 +249,7 @@ class Exchanges:
             log.error("%s had an ending in the journal already", exchange.engine_id)
 
     def _keep(self, exchange: Exchange) -> None:
-        """Keep a request at hand for whoever watches. Of those that have ended, the last ones are
-        kept."""
+        """Keep a request available for `transcript`, with the last ones that ended."""
         self._kept[exchange.engine_id] = exchange
         for engine_id in tuple(self._kept):
             if len(self._kept) <= len(self._open) + ENDED_KEPT:

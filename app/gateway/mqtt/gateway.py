@@ -1,4 +1,4 @@
-"""MqttGateway: chat requests from a broker into the engine's batch, and the replies back."""
+"""MqttGateway: passes chat requests from a broker to the engine, and the replies back."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from engine.api.client import EngineClient
 
 log = logging.getLogger(__name__)
 
-# Messages taken in at once, and journalled in one transaction.
+# Most messages that are processed at once and journalled in one transaction.
 BATCH = 64
 VIEW_SECONDS = 0.25
 LOOK_SECONDS = 1.0
-# For the cards of other nodes to come, after a connect.
+# Time for the cards of other nodes to arrive after a connect.
 SETTLE_SECONDS = 0.25
-# For endings to be stored and told once nothing runs any more.
+# Timeout for storing and publishing endings once nothing runs.
 FAREWELL_SECONDS = 5.0
-# Waiting for the store's lock holds the loop up; what could not be written is tried again.
+# Waiting for the store's lock blocks the loop; failed writes are retried.
 BUSY_SECONDS = 1.0
 
 ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
 
 
 class MqttGateway(ThreadedGateway):
-    """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
+    """A separate thread with an event loop, so that neither the screen nor a step waits for it.
 
-    Its store is a connection of its own for the same reason. What fails on the loop ends the
-    gateway, for the requests that it was about would never be told: its next start tells them from
-    the journal.
+    It has its own connection to the store for the same reason. A failure on the loop ends the
+    gateway, because the requests concerned would never get an ending: its next start publishes them
+    from the journal.
 
     Args:
         address: of the broker.
-        sampling: for what a request leaves open, over the model's defaults.
+        sampling: for fields that a request leaves open, over the model's defaults.
         system: system prompt of chats that state none.
 
     Raises:
@@ -128,8 +128,8 @@ class MqttGateway(ThreadedGateway):
         return Link(
             self._address,
             client_id=_client_id(settings),
-            # Cards first: they say whether the requests are this node's to answer.
-            # With QoS 0 no card waits for requests to be acknowledged.
+            # Cards first: they say whether this node must answer the requests. With QoS 0 no card
+            # waits for requests to be acknowledged.
             subscriptions=(
                 (topics.all_status, 0),
                 *((topic, 1) for topic in (topics.cancels, topics.requests, topics.knobs_set)),
@@ -159,7 +159,7 @@ class MqttGateway(ThreadedGateway):
 
     @property
     def failure(self) -> str:
-        """Why it has given up, until `reconnect` if that can help; empty if it has not."""
+        """Why it has given up, until a `reconnect` that can help; empty if it has not."""
         state = self._link.state
         return self._thread.crash or (state.detail if state.phase is LinkPhase.TAKEN_OVER else "")
 
@@ -167,7 +167,7 @@ class MqttGateway(ThreadedGateway):
         return self._view
 
     def transcript(self, request_id: str) -> Transcript | None:
-        # What it had when it ended, nobody carries on.
+        # Nothing updates its state after the end.
         return None if self._thread.has_ended else self._exchanges.transcript(request_id)
 
     def holds(self, conversation_id: str) -> bool:
@@ -176,10 +176,10 @@ class MqttGateway(ThreadedGateway):
     def reconnect(self) -> None:
         self._thread.call(self._reconnect)
 
-    # On the loop.
+    # Called on the loop.
 
     def _abandon(self) -> None:
-        """Nobody is left to read the replies that are being made."""
+        """Abort all replies, which have no reader any more."""
         for exchange in self._exchanges:
             self._client.abort(exchange.engine_id)
         self._view = self._overview.view()
@@ -201,14 +201,14 @@ class MqttGateway(ThreadedGateway):
         self._delivery.close()
 
     async def _keep_linked(self) -> None:
-        """Connected, but for when another server has taken our place: then when told to."""
+        """Stay connected; after another server has taken our place, wait for `reconnect`."""
         while True:
             self._resumed.clear()
             await self._link.run()
             await self._resumed.wait()
 
     async def _drain(self) -> None:
-        """Let requests end, then end them, and see that their owners and all others know."""
+        """Let requests end, then cancel them, and wait until their clients and all others know."""
         self._node.closing = True
         self._node.announce(self._link)
         deadline = time.monotonic()
@@ -219,8 +219,8 @@ class MqttGateway(ThreadedGateway):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 while len(self._exchanges) or self._inbox:
                     await asyncio.sleep(0.01)
-                # Refusals too: with the connection go those that wait for their turn, and who was
-                # refused would hear nothing until the next start.
+                # Refusals too: queued ones are lost with the connection, and their clients would
+                # get nothing until the next start.
                 await self._intake.answered()
                 if self._link.state.phase is LinkPhase.ONLINE:
                     await self._delivery.drained()
@@ -230,8 +230,8 @@ class MqttGateway(ThreadedGateway):
                 len(self._exchanges),
                 len(self._delivery),
             )
-        # A clean goodbye keeps the will back. With QoS 0 nothing that the broker does not confirm
-        # stands before it.
+        # A clean disconnect suppresses the will. With QoS 0 it queues behind no unconfirmed
+        # message.
         self._link.send(replace(self._node.farewell, qos=0))
 
     def _reconnect(self) -> None:
@@ -246,7 +246,7 @@ class MqttGateway(ThreadedGateway):
         self._closing.set()
 
     async def _tick(self) -> None:
-        """Refresh the view, and what the broker is told of this node."""
+        """Refresh the view, and this node's data on the broker."""
         look_at = 0.0
         while True:
             if (now := time.monotonic()) >= look_at:
@@ -259,8 +259,8 @@ class MqttGateway(ThreadedGateway):
             await asyncio.sleep(VIEW_SECONDS)
 
     def _look_after_the_dead(self) -> None:
-        """What a server that shares the store and was killed has accepted is ended by the one that
-        serves the pool in its place: nobody else may ever open the store again."""
+        """End the requests that a killed server of the same store has accepted, if this node serves
+        the pool in its place: no other process may ever open the store again."""
         if self._node.elder or self._link.state.phase is not LinkPhase.ONLINE:
             return
         try:
@@ -294,7 +294,7 @@ class MqttGateway(ThreadedGateway):
             message.ack()
             return
         if not self._inbox:
-            # What the broker has kept comes before the cards, and may be another node's to answer.
+            # Retained requests come before the cards, and may be another node's to answer.
             is_kept = self._link.state.phase is not LinkPhase.ONLINE
             self._loop.call_later(SETTLE_SECONDS if is_kept else 0.0, self._take_in)
         self._inbox.append(message)
@@ -317,6 +317,7 @@ class MqttGateway(ThreadedGateway):
 
 
 def _client_id(settings: MqttSettings) -> str:
-    """One for each node of each pool; a level may hold whatever could stand between the two."""
+    """One for each node of each pool; the hash is needed because a level may contain any
+    separator."""
     place = f"{settings.pool}/{settings.node}"
     return f"batchdeck-{settings.node}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Intake: decides what becomes of each message that comes from a client."""
+"""Intake: processes each message from a client."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 CANCELLED = Fault(499, "its owner cancelled this request", reason="cancelled")
 RETRY_SECONDS = 1.0
-# The longest time that a client's clock is believed to be behind ours.
+# The largest believable lag of a client's clock behind ours.
 _MAX_TRANSIT = 3600.0
 
 
 class Intake:
     """Every message is answered or logged, and acknowledged once that is certain.
 
-    What came together is journalled in one transaction, then acknowledged, then given to the
-    engine: a crash before the acknowledgement has the broker send it again, a crash after it finds
-    it in the journal.
+    Messages that arrive together are journalled in one transaction, then acknowledged, then
+    submitted to the engine: after a crash before the acknowledgement the broker sends them again,
+    after a later crash they are in the journal.
 
     Args:
         system: system prompt of sessions that state none.
@@ -85,7 +85,7 @@ class Intake:
         self._answers: set[asyncio.Task[None]] = set()
 
     def take(self, messages: Sequence[Inbound]) -> None:
-        """Serve messages from clients, in their order."""
+        """Process messages from clients, in order."""
         admitted: list[tuple[Inbound, Exchange]] = []
         for message in messages:
             caller = self._topics.parse(message.topic)
@@ -97,13 +97,13 @@ class Intake:
                 message.ack()
                 continue
             if caller.is_cancel or self._exchanges.get(caller.key) is not None:
-                # It may be about one that came with it.
+                # It may concern one that came with it.
                 self._admit(admitted)
                 admitted = []
             if caller.is_cancel:
                 self._cancel(caller)
                 message.ack()
-            elif self._node.elder:  # which answers it
+            elif self._node.elder:  # the elder answers it
                 message.ack()
             elif (exchange := self._request(message, caller)) is not None:
                 admitted.append((message, exchange))
@@ -114,7 +114,8 @@ class Intake:
         return Standing(node.draining, node.queue_limit, exchanges.num_waiting, len(exchanges))
 
     def _cancel(self, caller: Caller) -> None:
-        """End one request of this client, or all of them; what has ended has been told."""
+        """Cancel one request of this client, or all of them; those that have ended have their
+        ending."""
         if caller.request_id == EVERY:
             whole = [e for e in self._exchanges if e.caller.branch == caller.branch]
         else:
@@ -123,13 +124,14 @@ class Intake:
         self._exchanges.cancel(whole, CANCELLED)
 
     def _request(self, message: Inbound, caller: Caller) -> Exchange | None:
-        """The exchange that a request begins; None where it is answered without one."""
+        """The exchange that a request begins; None if it is answered without one."""
         reply_to = ReplyTo(caller.reply_topic, message.correlation)
         try:
             self._admission.check_size(len(message.payload))
             reply_to = self._reply_to(message, caller)
             last = self._store.journal.last(caller.key)
-            # Reading a payload takes up to 20 ms: what cannot be served is refused unread.
+            # Parsing a payload takes up to 20 ms: requests that cannot be served are refused
+            # unparsed.
             is_new = last is None and self._exchanges.get(caller.key) is None
             if is_new:
                 self._admission.check_room(caller.user)
@@ -158,7 +160,7 @@ class Intake:
             self._refuse(message, caller, reply_to, _no_journal())
             return None
         except Exception:
-            # A mistake of ours must not take those along that came with it.
+            # A bug of ours must not affect the other messages of the batch.
             log.exception("the request %s could not be handled", ascii(caller.key))
             mistake = Fault(500, "the server could not handle this request", reason="our mistake")
             self._refuse(message, caller, reply_to, mistake)
@@ -201,7 +203,7 @@ class Intake:
         )
 
     def _refuse(self, message: Inbound, caller: Caller, reply_to: ReplyTo, fault: Fault) -> None:
-        """Tell that there will be no attempt."""
+        """Refuse a request, which gets no attempt."""
         self._tally.refused(fault, caller.user)
         if fault.code in (400, 413):
             self._tally.bad(message.topic, message.payload, fault.code, fault.message)
@@ -210,19 +212,19 @@ class Intake:
     def _answer(self, message: Inbound, answer: Outgoing) -> None:
         """Acknowledge a message once the broker has the answer: else it would not come again.
 
-        Nothing else keeps the answer, and those on their way go with the connection.
+        Nothing else stores the answer, and messages in transit are lost with the connection.
         """
         task = asyncio.get_running_loop().create_task(self._tell(message, answer))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
     async def answered(self) -> None:
-        """Wait until it is known what became of each answer that no exchange has."""
+        """Wait until the outcome of each answer without an exchange is known."""
         while self._answers:
             await asyncio.wait(self._answers)
 
     async def _tell(self, message: Inbound, answer: Outgoing) -> None:
-        # What the broker refuses is not tried again; what there was no room for is.
+        # A refused answer is not retried; one that met a full queue is.
         while await deliver_ending(self._link, answer) is Outcome.FULL:
             await asyncio.sleep(RETRY_SECONDS)
         message.ack()
@@ -238,26 +240,26 @@ class Intake:
         return ReplyTo(topic, message.correlation)
 
     def _repeat(self, caller: Caller, digest: str, reply_to: ReplyTo) -> bool:
-        """Whether this very request runs already, which its owner is told again."""
+        """Whether this very request runs already; then its acceptance is sent again."""
         running = self._exchanges.get(caller.key)
         if running is None:
             return False
         if running.digest != digest:
             raise _conflict(caller)
-        # Whoever asks again may listen elsewhere by now.
+        # The client may listen on another topic by now.
         running.reply_to = reply_to
         if running.request.accepted:
             self._link.send(running.accepted(self._exchanges.num_waiting))
         return True
 
     def _attempt(self, caller: Caller, digest: str, last: JournalEntry | None) -> int | bytes:
-        """The number of the attempt to make, or the ending of the last, to be told again."""
+        """The number of the next attempt, or the last one's ending, to be sent again."""
         if last is None:
             return self._node.first_attempt
         if last.digest != digest:
             raise _conflict(caller)
         ending = ending_of(caller, last)
-        if ending is None:  # Another process, which is alive, has accepted it.
+        if ending is None:  # Another live process has accepted it.
             raise Fault(503, "another server is answering this request", reason="served elsewhere")
         reply = parse_reply(ending)
         if isinstance(reply, ErrorReply) and reply.error.retryable:
@@ -274,7 +276,7 @@ class Intake:
             history = History(conversation)  # in memory
         else:
             history = self._session(caller, request, request.session_id)
-        # What failed is asked again, and not once more.
+        # A failed question is reused, not added again.
         question = history.asked(caller.key) or _add(history, request)
         messages, context = history.prompt(question)
         if request.session_id is None:
@@ -300,14 +302,14 @@ class Intake:
         )
 
     def _one_shot(self, request: ChatRequest) -> tuple[ChatMessage, ...]:
-        """The chat that a request states, with our system prompt if it has none."""
+        """The chat of a request, with our system prompt if it has none."""
         messages = tuple(turn.message() for turn in request.messages)
         if messages[0].role == "system" or not self._system:
             return messages
         return (ChatMessage("system", self._system), *messages)
 
     def _session(self, caller: Caller, request: ChatRequest, session_id: str) -> History:
-        """The conversation that a request goes on with, or begins."""
+        """The conversation that a request continues or begins."""
         conversation_id = f"{MQTT}/{caller.pool}/{caller.user}/{session_id}"
         if self._exchanges.is_busy(conversation_id):
             raise _busy(session_id)
@@ -336,7 +338,7 @@ class Intake:
 
 
 def _add(history: History, request: ChatRequest) -> Message:
-    """Add what a request says that is new: its last message, or all that tools gave."""
+    """Add the new messages of a request: its last one, or all tool results."""
     last = request.messages[-1].message()
     if last.role == "user":
         return history.add(last.content)

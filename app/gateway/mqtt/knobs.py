@@ -1,4 +1,4 @@
-"""KnobsTopic: shows the live knobs on the broker, and obeys messages that turn them."""
+"""KnobsTopic: publishes the live knobs on the broker, and executes messages that change them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 16
 
 
 class KnobsTopic:
-    """The knobs on the broker. Its access list says who may turn them."""
+    """The knobs on the broker. The broker's access list says who may change them."""
 
     def __init__(self, client: EngineClient, topics: Topics) -> None:
         self._topics = topics
@@ -28,7 +28,7 @@ class KnobsTopic:
         self._shown: tuple[object, object] | None = None
 
     def look(self, snapshot: Snapshot | None, link: Link) -> None:
-        """Publish how the knobs stand, if that has changed."""
+        """Publish the state of the knobs, if it has changed."""
         if snapshot is None:
             return
         state = (snapshot.knobs, snapshot.knob_history)
@@ -36,12 +36,12 @@ class KnobsTopic:
             self._shown = state
 
     def forget(self) -> None:
-        """Publish the knobs anew at the next look: the broker of a new connection may not know
+        """Publish the knobs again at the next `look`: a newly connected broker may not have
         them."""
         self._shown = None
 
     def obey(self, message: Inbound, link: Link) -> None:
-        """Do what a message asks, after those before it, and publish the outcome."""
+        """Execute a message after those before it, and publish the outcome."""
         task = asyncio.get_running_loop().create_task(self._obey(message, link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -55,7 +55,7 @@ class KnobsTopic:
 
     async def _answer(self, message: Inbound) -> Answer:
         if message.retained:
-            # A retained message would turn the knobs again at every start.
+            # A retained message would change the knobs again at every start.
             return _refuse("the message is retained; it must not be")
         if (size := len(message.payload)) > MAX_BYTES:
             return _refuse(f"the message has {size} bytes; at most {MAX_BYTES} are allowed")
@@ -63,7 +63,7 @@ class KnobsTopic:
             order = json.loads(message.payload)
         except (ValueError, RecursionError):
             return _refuse("the message cannot be read as JSON; it must be an object")
-        # On a thread, for this waits until the engine has taken the change up.
+        # On a thread, because this waits until the engine has applied the change.
         return await asyncio.to_thread(self._control.answer, order)
 
     def _message(self, snapshot: Snapshot) -> Outgoing:
@@ -75,5 +75,5 @@ def _refuse(message: str) -> Answer:
 
 
 def _dump(answer: Answer) -> bytes:
-    # In ASCII, for it may quote text that is not valid Unicode.
+    # In ASCII, because it may quote text that is invalid Unicode.
     return json.dumps({"v": 1, **answer}).encode()

@@ -29,25 +29,25 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """Publishes the card when it changes, and the figures each time it is told to look.
+    """Publishes the card when it changes, and the figures at each `look`.
 
-    One node answers a pool: the one that has been connected longest. The others stand by. Every
-    node gets each request, so if two answered, a request would have two endings.
+    One node serves a pool: the one that has been connected longest. The others stand by. Every node
+    gets each request, so if two answered, a request would have two endings.
 
     Args:
-        figures: gives the gateway's figures, for the metrics.
+        figures: returns the gateway's figures, for the metrics.
         clock: seconds since the epoch.
 
     Attributes:
         boot_id: identifies this start of the program.
-        queue_limit: the engine's knob of this name, as of the last look.
+        queue_limit: the engine's knob of this name, as of the last `look`.
         closing: whether the server is about to end.
         elder: the node that serves the pool while this one stands by; empty if this one serves.
-        first_attempt: the number at which this node begins to count the attempts at a request. It
-            is 1, unless another node may have served the pool before. Then it is the time in
-            milliseconds since the epoch, which is above all attempts that other nodes may have
-            made. So no two nodes end the same attempt, though each has a journal of its own. Nodes
-            of one name have one card, and so must have one journal.
+        first_attempt: the number of a request's first attempt on this node. It is 1, unless another
+            node may have served the pool before. Then it is the time in milliseconds since the
+            epoch, which is above all attempts of other nodes. So no two nodes end the same attempt,
+            though each has its own journal. Nodes of one name share one card, and so must share one
+            journal.
     """
 
     def __init__(
@@ -76,47 +76,47 @@ class Node:
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is taken."""
+        """Whether it accepts nothing new."""
         return self.closing or self._engine_drains
 
     @property
     def detail(self) -> str:
-        """What a person should know; empty if all is as it should be."""
+        """A remark for the screen; empty if all is normal."""
         return f"{self.elder} serves the pool; this node stands by" if self.elder else ""
 
     @property
     def card(self) -> Outgoing:
-        """The message that says what this node is."""
+        """The message with this node's card."""
         return self._publish(self._card)
 
     @property
     def farewell(self) -> Outgoing:
-        """The message that says that this node is gone. It is both its last word and its last
-        will."""
+        """The message that this node is gone. It is both its last message and its will."""
         return self._publish(self._card.model_copy(update={"state": "offline"}))
 
     def join(self) -> Outgoing:
         """Become the youngest node of the pool, at each connect; returns the card. Another node may
-        have answered meanwhile, and then the requests that the broker has kept for this node are
-        not for it to answer."""
+        have answered meanwhile, and then this node must not answer the requests that the broker has
+        queued for it."""
         self._since = self._clock()
         self._elect()
         self._card = self._describe()
         return self.card
 
     def leave(self) -> None:
-        """Forget the other nodes, for the connection is gone. The next one tells who is there."""
+        """Forget the other nodes after a disconnect. The next connection lists those that are
+        there."""
         self._others.clear()
 
     def hear(self, topic: str, payload: bytes, link: Link) -> None:
-        """Take in the card of another node of the pool, from that node or from its will."""
+        """Process the card of another node of the pool, from that node or from its will."""
         if topic == self._topics.status:
             return
         try:
             card = NodeCard.model_validate_json(payload) if payload else None
         except ValueError:
             return
-        # None: an operator has removed the card of a node that could not say goodbye.
+        # None: an operator has removed the card of a node that could not disconnect cleanly.
         if card is None or card.state == "offline":
             self._others.pop(topic, None)
         else:
@@ -127,7 +127,7 @@ class Node:
             self.announce(link)
 
     def look(self, snapshot: Snapshot | None, link: Link) -> None:
-        """Take in the engine's state, and publish the metrics and, if it has changed, the card."""
+        """Process the engine's state, and publish the metrics and, if it has changed, the card."""
         if snapshot is not None:
             knobs = {state.name: state.effective for state in snapshot.knobs}
             self._engine_drains = bool(knobs["draining"])
@@ -155,7 +155,7 @@ class Node:
             link.send(self.card)
 
     def _elect(self) -> bool:
-        """Find which node serves the pool; returns whether it is another one than before."""
+        """Find which node serves the pool; returns whether it has changed."""
         mine = (self._since, self.boot_id)
         elders = [
             (card.since, card.boot_id, topic)
@@ -216,7 +216,7 @@ class Node:
         )
 
     def _rate(self, snapshot: Snapshot | None) -> float | None:
-        """Output tokens a second since the look before; None where that is not known."""
+        """Output tokens a second since the previous call; None if not known."""
         before = self._output
         self._output = None
         if snapshot is None:

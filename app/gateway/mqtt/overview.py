@@ -1,4 +1,4 @@
-"""Overview: what a gateway is doing, for the screen."""
+"""Overview: the gateway's state, for the screen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USERS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The parts of a gateway that a view of it is drawn from."""
+    """The components of a gateway that its view is made from."""
 
     address: BrokerAddress
     topics: Topics
@@ -32,7 +32,7 @@ class Overview:
     tally: Tally
 
     def view(self) -> MqttView:
-        """The gateway as it stands now."""
+        """The gateway in its current state."""
         link, tally, state = self.link, self.tally, self.link.state
         return MqttView(
             time=time.monotonic(),

@@ -1,4 +1,4 @@
-"""Retention: how long the store keeps what came over MQTT."""
+"""Retention: removes expired requests and conversations of MQTT from the store."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.store.store import Store
 log = logging.getLogger(__name__)
 
 DAY = 24 * 3600.0
-# How long after its ending a request that is sent again gets that ending again.
+# For how long a request that is sent again gets its stored ending.
 JOURNAL_SECONDS = DAY
 LOOK_SECONDS = 3600.0
-# The most conversations and requests that are removed in one transaction, and the most pages of
-# 4 KiB that are given back. Two conversations of ten turns took 3.5 ms and 256 pages 2.7 ms, on a
-# busy machine.
+# The most conversations and requests that are removed in one transaction, and the most pages of 4
+# KiB that are returned. Two conversations of ten turns took 3.5 ms and 256 pages 2.7 ms, on a busy
+# machine.
 SLICE = 2
 REQUESTS = 500
 PAGES = 256
@@ -27,14 +27,12 @@ PAUSE_SECONDS = 0.05
 
 
 class Retention:
-    """Removes requests that nobody will ask for again and conversations that nobody has gone on
-    with, and makes the file smaller. It works in small slices on a thread, so that neither the loop
-    nor another writer waits for long.
+    """Removes expired requests and abandoned conversations, and shrinks the file. It works in small
+    slices on a thread, so that neither the loop nor another writer waits for long.
 
     Args:
         pool: the pool whose conversations are removed. Those of the screen never are.
-        days: a conversation is removed when nobody has gone on with it for so many days; 0 keeps
-            all.
+        days: a conversation is removed after so many days without a new turn; 0 keeps all.
         clock: seconds since the epoch.
     """
 
@@ -47,13 +45,13 @@ class Retention:
         self._clock = clock
 
     async def keep(self) -> None:
-        """Look every hour, until cancelled."""
+        """Sweep every hour, until cancelled."""
         while True:
             await self.sweep()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def sweep(self) -> None:
-        """Remove all that is past its time."""
+        """Remove everything that has expired."""
         forgotten = 0
         try:
             while (found := await asyncio.to_thread(self._remove)) is not None:
@@ -69,8 +67,7 @@ class Retention:
             )
 
     def _remove(self) -> int | None:
-        """Remove a slice; returns how many conversations it had, or None if nothing is left to
-        do."""
+        """Remove a slice; returns its number of conversations, or None if nothing is left to do."""
         now, store = self._clock(), self._store
         requests = store.journal.forget(MQTT, now - JOURNAL_SECONDS, REQUESTS)
         conversations = 0

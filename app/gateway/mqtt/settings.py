@@ -1,4 +1,4 @@
-"""MqttSettings: the broker, this node, and what its users may take."""
+"""MqttSettings: the broker, this node, and its users' limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.gateway.mqtt.transport.address import AddressError, BrokerAddress, spli
 from app.gateway.quotas import Quota
 from app.system.paths import Location
 
-# Where the embedded broker listens unless a URL says so.
+# The URL of the embedded broker, unless another one is stated.
 EMBEDDED_URL = "mqtt://127.0.0.1:1883"
 
 
@@ -33,7 +33,7 @@ def _level(value: str) -> str:
 
 
 def _own_level() -> str:
-    """This machine's name, as a level of a topic."""
+    """This machine's name, as a topic level."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
     return name[:MAX_LEVEL] or "node"
 
@@ -45,27 +45,27 @@ class MqttSettings(BaseModel):
     """The settings of the gateway and of `tui ask`.
 
     Attributes:
-        url: the broker's URL; a password in it becomes `password`. With `embedded_broker` it says
-            where that listens. Without either there is no gateway.
+        url: the broker's URL; a password in it becomes `password`. With `embedded_broker` it is the
+            address of that broker. Without either there is no gateway.
         password: the password of the user in `url`.
         password_file: a file whose first line is the password.
-        ca_file: certificates of those who may sign the broker's; None is those of the system.
-        cert_file: our certificate, where the broker asks for one.
+        ca_file: certificates of the authorities that may sign the broker's; None uses the system's.
+        cert_file: our certificate, if the broker requires one.
         key_file: the key of our certificate; None if it is in `cert_file`.
-        pool: the name that the nodes which serve together share; it is a level of each topic.
+        pool: the common name of the nodes that serve together; it is a level of each topic.
         node: this node's name in the pool.
         protocol: the version of MQTT; auto tries 5, then 3.1.1.
-        keepalive: seconds between signs of life; a silent broker is given up within twice that.
-        delta_ms: milliseconds whose text goes out as one delta.
-        deadline_ms: milliseconds that a request may wait for the batch if it does not say.
+        keepalive: seconds between keep-alives; a silent broker is given up within twice that.
+        delta_ms: milliseconds whose text is sent as one delta.
+        deadline_ms: milliseconds that a request may wait for the batch, by default.
         max_request_bytes: requests with larger payloads are refused.
-        max_requests: most unfinished requests, those of all users together.
-        retention_days: how long a conversation is kept that nobody goes on with; 0 is for ever.
-        drain_seconds: how long requests may go on when the program is to end.
+        max_requests: most unfinished requests of all users together.
+        retention_days: days after which an idle conversation is removed; 0 is never.
+        drain_seconds: how long requests may run on when the program ends.
         embedded_broker: whether to run a broker (amqtt) on the loopback.
         separate_caches: whether users do not find each other's prefixes in the cache.
-        quota: what each user may take.
-        users: what single users may take instead, by name.
+        quota: the limits of each user.
+        users: the limits of single users instead, by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,8 +82,8 @@ class MqttSettings(BaseModel):
     keepalive: int = Field(default=15, ge=2, le=3600)
     delta_ms: int = Field(default=100, ge=0, le=10_000)
     deadline_ms: int = Field(default=600_000, ge=1, le=86_400_000)
-    # The upper end leaves room for topic and properties in the largest packet that the link asks
-    # brokers for, 1 MiB.
+    # The upper bound leaves space for topic and properties in the largest packet that the link
+    # allows brokers to send, 1 MiB.
     max_request_bytes: int = Field(default=262_144, ge=1024, le=1_000_000)
     max_requests: PositiveInt = 1000
     retention_days: float = Field(default=30.0, ge=0.0, le=36_500.0, allow_inf_nan=False)
@@ -127,7 +127,7 @@ class MqttSettings(BaseModel):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a broker to serve on."""
+        """Whether a broker is set."""
         return self.url is not None or self.embedded_broker
 
     def address(self) -> BrokerAddress:

@@ -11,15 +11,15 @@ from app.gateway.view import GatewayView, Transcripts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttView(GatewayView):
-    """The gateway and its connection. A first token counts from publish, or from arrival here if
-    the request does not say when it was sent.
+    """The gateway and its connection. First-token times count from publish, or from arrival here if
+    the request does not state when it was sent.
 
     Attributes:
         address: the broker's address, without a password.
         phase: of the connection; it began at `since`.
-        detail: what a person should know of the connection or the pool; empty if all is well.
+        detail: a remark on the connection or the pool; empty if all is well.
         protocol: "5" or "3.1.1"; empty while there is no connection.
-        undelivered: endings that the broker has not taken yet.
+        undelivered: endings that the broker has not accepted yet.
         received, published: messages since the start.
     """
 
@@ -35,10 +35,10 @@ class MqttView(GatewayView):
 
 
 class MqttSide(Transcripts, Protocol):
-    """What the screen may ask of the gateway; from any thread."""
+    """The gateway's interface for the screen; callable from any thread."""
 
     def view(self) -> MqttView: ...
 
     def reconnect(self) -> None:
-        """Connect again now, after a takeover or in the middle of a pause."""
+        """Reconnect now, after a takeover or during a pause."""
         ...

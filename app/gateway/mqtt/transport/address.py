@@ -22,15 +22,15 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker is, and who we are to it.
+    """The location of a broker, and our credentials for it.
 
     Attributes:
         scheme: mqtt, mqtts, ws or wss.
         host: a name or an IP address; an IPv6 address has no brackets.
         path: the websocket's path, with its query; empty for mqtt and mqtts.
-        username, password: None where there is none.
-        ca_file: certificates of those who may sign the broker's; None is those of the system.
-        cert_file: our certificate, where the broker asks for one.
+        username, password: None if there is none.
+        ca_file: certificates of the authorities that may sign the broker's; None uses the system's.
+        cert_file: our certificate, if the broker requires one.
         key_file: the key of our certificate; None if it is in `cert_file`.
     """
 
@@ -54,12 +54,12 @@ class BrokerAddress:
         cert_file: Path | None = None,
         key_file: Path | None = None,
     ) -> BrokerAddress:
-        """The address that a URL such as mqtts://user:password@host:8883 states.
+        """Parse a URL such as mqtts://user:password@host:8883.
 
         User and password may be percent-encoded. A websocket without a path gets /mqtt.
 
         Args:
-            password: takes the place of the URL's password; None leaves that.
+            password: replaces the URL's password; None keeps it.
 
         Raises:
             AddressError: the scheme is not one of ours, a part is missing or wrong, or files for
@@ -118,11 +118,10 @@ class BrokerAddress:
             return self.host.lower() == "localhost"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The certificates by which to know the broker, and those to show it; None where the scheme
-        has no TLS.
+        """The certificates to verify the broker with, and ours; None if the scheme has no TLS.
 
         Raises:
-            AddressError: a file cannot be read, or does not hold what it should.
+            AddressError: a file cannot be read, or has the wrong content.
         """
         if not self.is_tls:
             return None
@@ -132,7 +131,8 @@ class BrokerAddress:
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.cert_file is not None:
                 name, file = "cert_file", self.cert_file
-                # An encrypted key must not make OpenSSL ask for a password on the terminal.
+                # Without a password, OpenSSL would prompt for that of an encrypted key on the
+                # terminal.
                 context.load_cert_chain(self.cert_file, self.key_file, password="")
         except ssl.SSLError as error:
             holds = (
@@ -171,8 +171,8 @@ def split_password(url: str) -> tuple[str, str | None]:
 
 
 def redact(text: str) -> str:
-    """A text that should be a URL, without what may be a password in it: anything between the first
-    colon, not counting that of a scheme at the start, and the last @."""
+    """A text that should be a URL, without a possible password: anything between the first colon,
+    not counting that of a scheme at the start, and the last @."""
     before, at, location = text.rpartition("@")
     scheme, separator, userinfo = before.partition("://")
     if not separator or ":" in scheme:
@@ -241,7 +241,7 @@ def _check_files(
 def _check_field(name: str, text: str | None) -> None:
     """
     Raises:
-        AddressError: MQTT has no room for it; what the environment holds may be any bytes.
+        AddressError: it is invalid or too long for MQTT; the environment may hold any bytes.
     """
     try:
         fits = text is None or len(text.encode()) <= 0xFFFF

@@ -1,22 +1,23 @@
 """Connection: one connection to a broker, on aiomqtt and paho.
 
-What is not left as aiomqtt 2.5.1 and paho 2.2 have it, and why:
+Deviations from aiomqtt 2.5.1 and paho 2.2, and why:
 
-- Messages go to their owner as they come, and are acknowledged when it says so; aiomqtt
+- Messages are passed to their owner as they come, and acknowledged when it says so; aiomqtt
   acknowledges first.
-- A publish is confirmed with the broker's reason code; aiomqtt takes a refusal for a success.
-- Which publish is next is the `Outbox`'s to say; paho's queue is one for all.
-- A connection is made once. paho sends after a reconnect what was published while there was none.
-- The socket is opened by `dialing`. aiomqtt's thread goes on connecting when its task is cancelled,
-  and holds up the end of the program.
-- An error in reading ends the connection; aiomqtt keeps it for who reads its queue.
-- The socket is read and written by `SocketPump`, which says what is spared by that.
+- A publish is confirmed with the broker's reason code; aiomqtt treats a refusal as a success.
+- The `Outbox` picks the next publish; paho has one queue for all.
+- A connection is made once. After a reconnect paho sends messages that were published while
+  offline.
+- `dialing` opens the socket. aiomqtt's thread goes on connecting when its task is cancelled, and
+  delays the end of the program.
+- An error in reading ends the connection; aiomqtt holds it for the reader of its queue.
+- `SocketPump` reads and writes the socket; its docstring says what that saves.
 
-So aiomqtt configures paho (login, will, version) and subscribes; all else is by paho's public
-callbacks for an event loop of one's own. Three private names are left, each in one place:
+So aiomqtt configures paho (login, will, version) and subscribes; all else uses paho's public
+callbacks for a foreign event loop. Three private names are left, each in one place:
 
-- `aiomqtt.Client._client`, the paho client; aiomqtt has no other way to it (`Connection.__init__`).
-- `paho.Client._create_socket`; paho has no way to be given a socket (`Connection.dial`).
+- `aiomqtt.Client._client`, the paho client; aiomqtt has no other access (`Connection.__init__`).
+- `paho.Client._create_socket`; paho accepts no socket otherwise (`Connection.dial`).
 - `paho.mqtt.client._WebsocketWrapper`; paho has no other websocket (`dialing.Websocket`).
 """
 
@@ -71,14 +72,14 @@ class Connection:
 
     Args:
         protocol: `V5` or `V311`.
-        denied: gets the topic of each publish that the broker refused, and why.
-        keeps_session: whether the broker is to keep what comes while we are away.
+        denied: called with the topic of each publish that the broker refused, and the reason.
+        keeps_session: whether the broker queues messages for us while we are disconnected.
 
     Attributes:
-        outbox: what is published with QoS 1.
+        outbox: the publishes with QoS 1.
         lost: why the connection is gone, once it is.
-        is_up: whether the broker has let us in and the connection is not gone.
-        max_packet: bytes of the largest packet that the broker takes; None if it has not said so.
+        is_up: whether the broker has accepted the connection and it is not gone.
+        max_packet: bytes of the largest packet that the broker accepts; None if not stated.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Connection:
         self._denied = denied
         self._keeps_session = keeps_session
         self._paho = self._mqtt._client
-        # Of what paho tells aiomqtt, the answers to subscriptions are left to that.
+        # aiomqtt still handles the answers to subscriptions.
         self._paho.manual_ack_set(True)
         self._paho.on_connect = self._on_connect
         self._paho.on_disconnect = self._on_disconnect
@@ -137,7 +138,7 @@ class Connection:
 
     @property
     def unwritten(self) -> int:
-        """Messages of QoS 0 that the socket has had no room for."""
+        """Messages of QoS 0 that did not fit into the socket's buffer."""
         return len(self._pump.unwritten)
 
     @property
@@ -146,7 +147,7 @@ class Connection:
         return self.unwritten + len(self.outbox)
 
     async def open(self) -> None:
-        """Connect and be let in.
+        """Connect and wait until the broker accepts.
 
         Raises:
             LinkError: either failed.
@@ -155,7 +156,7 @@ class Connection:
         await self.greet()
 
     async def dial(self) -> None:
-        """Open the socket; nothing is said yet.
+        """Open the socket, without sending anything.
 
         Raises:
             LinkError: it cannot be opened within `CONNECT_SECONDS`.
@@ -185,8 +186,7 @@ class Connection:
         """Subscribe to topic filters with their QoS.
 
         Args:
-            watched: another, of whose messages only those of QoS 0 that the broker has kept are of
-                interest.
+            watched: another filter, of which only retained messages of QoS 0 matter.
 
         Raises:
             LinkError: the broker refuses one, or does not answer, or the connection is gone.
@@ -209,14 +209,16 @@ class Connection:
         check_subscribed(subscriptions, codes)
 
     def fits(self, message: Outgoing) -> bool:
-        """Whether a message is no larger than the broker takes, as far as it has said."""
+        """Whether a message is no larger than the broker accepts, as far as it has stated a
+        limit."""
         return self.max_packet is None or message.packet_bytes <= self.max_packet
 
     def publish(self, message: Outgoing, told: Told | None = None) -> bool:
-        """Hand a message to the socket's queue, or to the outbox; whether it got there.
+        """Put a message into the socket's queue, or into the outbox; returns whether that
+        succeeded.
 
         Args:
-            told: of a message of QoS 1, gets what became of it.
+            told: for a message of QoS 1, receives the outcome.
         """
         if not self.is_up:
             settle(told, Outcome.LOST)
@@ -231,7 +233,8 @@ class Connection:
         return True
 
     def _publish(self, message: Outgoing) -> int | None:
-        """Hand a message to the socket's queue; its packet identifier, if it got there."""
+        """Put a message into the socket's queue; returns its packet identifier, or None on
+        failure."""
         properties = None
         if message.correlation is not None and self.protocol == V5:
             properties = publish_properties(message.correlation)
@@ -245,21 +248,21 @@ class Connection:
         return info.mid
 
     async def say_goodbye(self, seconds: float) -> None:
-        """Write what waits and DISCONNECT, for `seconds` at most, and be gone."""
+        """Write pending messages and DISCONNECT, within `seconds`, and close."""
         if self.is_up:
             self._paho.disconnect()
             await asyncio.wait({self.lost}, timeout=seconds)
         self.shut()
 
     def shut(self) -> None:
-        """Leave nothing open; if it was up, the broker publishes the will."""
+        """Close everything; if it was up, the broker publishes the will."""
         self._lose(LinkError("we closed the connection", was_connected=self.is_up))
         if self._dialed is not None:
             self._pump.forget(self._dialed)
             self._dialed.close()
 
     def _lose(self, error: LinkError) -> None:
-        """Leave nobody waiting. The socket stays for `shut`: paho calls this under a lock that
+        """Settle all waiters. The socket stays open until `shut`: paho calls this under a lock that
         closing takes."""
         if self.lost.done():
             return
@@ -268,7 +271,7 @@ class Connection:
         self._pump.stop()
         self.outbox.close()
 
-    # What paho calls.
+    # Called by paho.
 
     def _on_connect(
         self,
@@ -281,7 +284,7 @@ class Connection:
         if reason_code.is_failure:
             self._lose(refused(reason_code.value, str(reason_code)))
             return
-        # paho reads these two and heeds neither.
+        # paho reads these two and ignores both.
         self.outbox.window = min(getattr(properties, "ReceiveMaximum", WINDOW), WINDOW)
         self.max_packet = getattr(properties, "MaximumPacketSize", None)
         self.is_up = True
@@ -329,7 +332,7 @@ class Connection:
         if message is not None and outcome is Outcome.REFUSED:
             self._denied(message.topic, str(reason_code).lower())
 
-    # What the pump calls.
+    # Called by the pump.
 
     def _has_read(self) -> None:
         if self.is_up:

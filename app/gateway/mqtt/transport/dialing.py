@@ -23,17 +23,17 @@ _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux only
 
 
 def open_socket(address: BrokerAddress) -> Any:
-    """Connect to a broker, with TLS and as a websocket where the address says so. This blocks.
+    """Connect to a broker, with TLS and as a websocket if the address says so. This blocks.
 
     Raises:
-        OSError: there is no connection.
+        OSError: the connection failed.
         AddressError: the files for TLS cannot be used.
     """
     context = address.tls_context()
     place = (address.host, address.port)
     sock = socket.create_connection(place, timeout=CONNECT_SECONDS)
     try:
-        # A delta must not wait until the broker has acknowledged the one before.
+        # A delta must not wait until the broker has acknowledged the previous one.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             sock = context.wrap_socket(sock, server_hostname=address.host)
@@ -44,11 +44,11 @@ def open_socket(address: BrokerAddress) -> Any:
 
 
 def acknowledge_now(sock: Any) -> None:
-    """Have the kernel acknowledge at once what has come.
+    """Have the kernel send its acknowledgement at once.
 
-    Otherwise Linux waits up to 40 ms for something to send along with it, and a broker without
-    TCP_NODELAY, which is Mosquitto's default, sends its next packet only then. The option holds
-    only for a moment, so this is called for each packet that comes.
+    Otherwise Linux waits up to 40 ms for data to send with it, and a broker without TCP_NODELAY,
+    which is Mosquitto's default, sends its next packet only then. The option resets quickly, so
+    this is called for each packet that comes.
     """
     if _QUICKACK is not None and isinstance(sock, socket.socket):
         with suppress(OSError):  # it was closed meanwhile
@@ -56,8 +56,8 @@ def acknowledge_now(sock: Any) -> None:
 
 
 async def on_thread(function: Callable[[BrokerAddress], T], address: BrokerAddress) -> T:
-    """The result of a function that blocks, run on a thread. If that is a socket for which nobody
-    waits any more, it is closed.
+    """The result of a blocking function, run on a thread. If that is a socket and the caller was
+    cancelled, it is closed.
 
     Raises:
         LinkError: the function raised, or took longer than `CONNECT_SECONDS`.
@@ -106,8 +106,8 @@ def _discard(result: object) -> None:
 
 
 class Websocket(PahoWebsocket):
-    """paho's websocket without a mistake of it: where the socket takes only part of a frame, paho
-    forgets the rest of the packet and goes on in the middle of the next one."""
+    """paho's websocket with a bug fixed: when the socket accepts only part of a frame, paho forgets
+    the rest of the packet and continues in the middle of the next one."""
 
     def __init__(self, address: BrokerAddress, sock: socket.socket | ssl.SSLSocket) -> None:
         host = f"[{address.host}]" if ":" in address.host else address.host
@@ -126,6 +126,6 @@ class Websocket(PahoWebsocket):
     def send(self, data: bytes | bytearray) -> int:
         if not (sent := super().send(data)):
             # Only part of the frame was sent: the packet stays first in the queue until all of it
-            # is.
+            # is sent.
             raise BlockingIOError
         return sent

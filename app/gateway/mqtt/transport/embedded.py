@@ -30,15 +30,14 @@ class BrokerError(Exception):
 
 
 class EmbeddedBroker:
-    """A broker inside this process, on a thread of its own, for clients on this machine.
+    """A broker inside this process, on its own thread, for clients on this machine.
 
     It speaks MQTT 3.1.1, asks for no password, and keeps nothing when it stops. Until then it keeps
     sessions that are persistent. As a context, it is started and stopped.
 
     Args:
-        port: where it listens; 0 is any port that is free.
-        websocket_port: where it also listens for websockets; 0 is any port that is free, None is
-            nowhere.
+        port: the port to listen on; 0 is any free port.
+        websocket_port: a port for websockets; 0 is any free port, None is none.
         host: a name or address of the loopback. It listens on all addresses of a name.
     """
 
@@ -58,8 +57,7 @@ class EmbeddedBroker:
 
     @property
     def url(self) -> str:
-        """The broker's URL, such as mqtt://127.0.0.1:1883. Once started, it has the port that is
-        really used."""
+        """The broker's URL, such as mqtt://127.0.0.1:1883. Once started, it has the actual port."""
         return f"mqtt://{_in_url(self._host)}:{self._ports['default']}"
 
     @property
@@ -94,7 +92,7 @@ class EmbeddedBroker:
         return self.url
 
     def stop(self) -> None:
-        """Stop the broker, if it was started. This takes `STOP_SECONDS` at most."""
+        """Stop the broker, if it was started. This takes at most `STOP_SECONDS`."""
         if self._thread is None or self._loop is None or self._stop is None:
             return
         try:
@@ -123,7 +121,7 @@ class EmbeddedBroker:
         from amqtt.broker import Broker
 
         self._loop = asyncio.get_running_loop()
-        # When a client goes at a bad moment, amqtt leaves it to the loop to report that.
+        # When a client disconnects at a bad moment, amqtt leaves the report to the loop.
         self._loop.set_exception_handler(_note)
         self._stop = asyncio.Event()
         # amqtt warns of each client that tries MQTT 5 first, as most do.
@@ -153,7 +151,7 @@ class EmbeddedBroker:
             "listeners": {
                 name if place == 0 else f"{name} {address}": {
                     "type": kinds[name],
-                    # Without brackets: amqtt 0.12 takes those for part of an IPv6 address.
+                    # Without brackets: amqtt 0.12 treats those as part of an IPv6 address.
                     "bind": f"{address}:{port}",
                 }
                 for name, port in self._ports.items()
@@ -165,8 +163,8 @@ class EmbeddedBroker:
 
 
 def _free_addresses(host: str, port: int) -> list[str]:
-    """The addresses of a host that can be listened on. They are tried here, for amqtt logs a
-    traceback where it cannot listen.
+    """The addresses of a host that can be listened on. They are tried here, because amqtt logs a
+    traceback if it cannot listen.
 
     Raises:
         BrokerError: the port is taken on one of the host's addresses, or none of them can be
@@ -203,8 +201,8 @@ def _in_url(host: str) -> str:
 
 
 def _close_at_the_end(broker: Broker) -> None:
-    """Have every connection closed at its end. amqtt forgets that of a client that goes before it
-    has said who it is: of 200 that clients closed without a word, it kept 35 open."""
+    """Close every connection when it ends. amqtt forgets a client that disconnects before its
+    CONNECT: of 200 such connections, it left 35 open."""
     serve = broker.stream_connected
 
     async def serve_and_close(
@@ -284,14 +282,14 @@ def _keep_quality(broker: Broker) -> None:
 
 
 def _is_no_silent_client(record: logging.LogRecord) -> bool:
-    """Whether a record is not about a client that connects and goes without a word. That is no
-    error: programs like ours look that way whether a broker listens."""
+    """Whether a record is not about a client that connects and leaves without a CONNECT. That is no
+    error: programs like ours check that way whether a broker listens."""
     return not record.getMessage().startswith("No data from")
 
 
 def _spare_others(broker: Broker) -> None:
-    """Have clients sent only the retained messages that they subscribed to. amqtt sends each client
-    that connects those that anybody has subscribed to."""
+    """Send clients only the retained messages that they subscribed to. amqtt sends each new client
+    those that any client has subscribed to."""
     publish = broker._publish_retained_messages_for_subscription
 
     async def publish_to_subscriber(subscription: tuple[str, int], session: Session) -> None:
@@ -303,7 +301,7 @@ def _spare_others(broker: Broker) -> None:
 
 
 def _port_of(broker: Broker, listener: str) -> int:
-    """The port that a listener got, which amqtt does not tell."""
+    """The port of a listener, which amqtt does not expose."""
     server = broker._servers[listener].instance
     port: int = next(iter(server.sockets)).getsockname()[1]
     return port

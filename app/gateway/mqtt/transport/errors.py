@@ -1,4 +1,4 @@
-"""LinkError: why there is no connection to a broker, told to the person who is to mend it."""
+"""LinkError: why there is no connection to a broker, in words for the operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFUSALS = {
     0x8A: "it has banned us",
 }
 
-# Numbers of OpenSSL's X509_V_ERR_*, by what they mean for the broker's certificate.
+# Numbers of OpenSSL's X509_V_ERR_*, by their meaning for the broker's certificate.
 _CERTIFICATES = {
     "is not valid yet": (9, 11),
     "has expired": (10, 12),
@@ -33,7 +33,7 @@ _CERTIFICATES = {
 _ALERTS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS there; is mqtt:// or ws:// meant?",
     "CERTIFICATE_REQUIRED": "it asks for a client certificate; set cert_file and key_file",
-    # TLS 1.2 has no alert of its own for a client certificate that is missing.
+    # TLS 1.2 has no separate alert for a missing client certificate.
     "HANDSHAKE_FAILURE": "it refuses our TLS, or asks for a client certificate (cert_file)",
     "UNKNOWN_CA": "it does not know who signed our client certificate",
     "CERTIFICATE_EXPIRED": "our client certificate has expired",
@@ -42,11 +42,11 @@ _ALERTS = {
 
 
 class Cause(Enum):
-    """The kind of an error, as far as it decides what is done about it."""
+    """The kind of an error, as far as it affects the handling."""
 
     OTHER = "other"
     UNANSWERED = "unanswered"
-    """The connection was closed before the broker said anything."""
+    """The connection was closed before the broker sent anything."""
     PROTOCOL = "protocol"
     """The broker does not speak this version of MQTT."""
     TAKEN_OVER = "taken_over"
@@ -70,14 +70,14 @@ class LinkError(Exception):
 
 
 def refused(code: int, name: str) -> LinkError:
-    """The error for a broker that refused a CONNECT by a reason code of MQTT 5 with this name."""
+    """The error for a broker that refused a CONNECT with this reason code of MQTT 5."""
     reason = _REFUSALS.get(code, name.lower())
     cause = Cause.PROTOCOL if code == UNSUPPORTED_PROTOCOL else Cause.OTHER
     return LinkError(f"the broker refuses the connection: {reason}", cause)
 
 
 def dismissed(code: int, name: str) -> LinkError:
-    """The error for a broker that ended a connection by a reason code of MQTT 5 with this name."""
+    """The error for a broker that ended a connection with this reason code of MQTT 5."""
     if code == TAKEN_OVER:
         return taken_over()
     return LinkError(f"the broker ended the connection: {name.lower()}", was_connected=True)
@@ -117,16 +117,16 @@ def broken(
     """The error for a connection that broke.
 
     Args:
-        error: the socket's error; None where the broker just closed the connection.
-        shows_certificate: whether we have shown a certificate, or the connection has no TLS.
+        error: the socket's error; None if the broker just closed the connection.
+        shows_certificate: whether we sent a certificate, or the connection has no TLS.
     """
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         return LinkError(_tls(error), was_connected=was_connected)
     if was_connected:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it was closed"
         return LinkError(f"the connection to the broker broke: {why.lower()}", was_connected=True)
-    # In TLS 1.3 our certificate is asked for after the handshake. The alert that says that it is
-    # missing may be overtaken by the end of the connection.
+    # TLS 1.3 requests our certificate after the handshake. The end of the connection may overtake
+    # the alert that it is missing.
     hint = "" if shows_certificate else "; it may ask for a client certificate (cert_file)"
     return LinkError(f"the broker closed the connection without a word{hint}", Cause.UNANSWERED)
 

@@ -1,4 +1,4 @@
-"""Link: a connection to a broker that is made again for ever."""
+"""Link: a connection to a broker that reconnects forever."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
-# After a connection that lasted this long, the next pause is a short one again.
+# After a connection that lasted this long, the next pause is short again.
 LASTING_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
 
-# More messages than a broker that keeps up leaves waiting. 64 streams of 10 deltas/s make fewer in
-# a second.
+# More pending messages than a fast enough broker causes. 64 streams of 10 deltas/s make fewer in a
+# second.
 CONGESTED_MESSAGES = 1000
-# The most messages that may wait. Without a limit, a frozen broker would cost memory until it is
-# noticed.
+# Most pending messages. Without a limit, a frozen broker would cost memory until it is noticed.
 MAX_MESSAGES = 20_000
-# The most messages of one flow that may wait, so that it leaves room for the others.
+# Most pending messages of one flow, so that others still fit.
 MAX_OF_FLOW = 2_000
-# After so many brief connections we suspect that another program takes our place: without MQTT 5 a
-# broker does not say so.
+# After so many brief connections we suspect that another program has our identifier: without MQTT 5
+# a broker does not say so.
 SUSPICIOUS_LOSSES = 3
 _TOPICS_KEPT = 1000
 
@@ -46,9 +45,9 @@ class LinkPhase(StrEnum):
     CONNECTING = "connecting"
     ONLINE = "online"
     OFFLINE = "offline"
-    """There is no connection; it will be tried again."""
+    """There is no connection; a retry follows."""
     TAKEN_OVER = "taken_over"
-    """Another program connected under our client identifier. We do not take it back."""
+    """Another program connected with our client identifier. We do not take it back."""
     STOPPED = "stopped"
 
 
@@ -69,31 +68,29 @@ class LinkState:
 
 
 class Link:
-    """A connection to a broker that is made again for ever. All methods are called on the event
-    loop.
+    """A connection to a broker that reconnects forever. All methods are called on the event loop.
 
-    Nothing is kept for later while there is no connection: the owner sends again what was not
-    acknowledged.
+    Nothing is queued while there is no connection: the owner resends unacknowledged messages.
 
     Args:
         address: the broker.
-        client_id: our client identifier, the same at each connection.
+        client_id: our client identifier, the same for each connection.
         subscriptions: topic filters with their QoS.
-        will: what the broker publishes if we go without a word.
-        birth: gives the messages to publish after each connect and subscribe.
-        receive: gets each message, and calls `Inbound.ack` once the message is safe. It may be
-            called before `changed` says online; what it sends then is sent.
-        changed: is told each new state.
-        keepalive: seconds between signs of life; a silent broker is given up within twice that.
+        will: the message that the broker publishes if we vanish.
+        birth: returns the messages to publish after each connect and subscribe.
+        receive: called with each message, and calls `Inbound.ack` once the message is safe. It may
+            be called before `changed` reports online; messages that it sends then are sent.
+        changed: called with each new state.
+        keepalive: seconds between keep-alives; a silent broker is given up within twice that.
         protocol: auto (5 if the broker speaks it, otherwise 3.1.1), 5 or 3.1.1.
-        keeps_session: whether the broker is to keep our session, and messages that come in the
-            meantime, for an hour. For an identifier that is used only once, it is not.
+        keeps_session: whether the broker keeps our session, and queues messages, for an hour. Use
+            False for an identifier that is used only once.
 
     Attributes:
-        received: how many messages came.
-        published: how many messages were given to a connection.
-        denied: how many of these the broker refused. Only MQTT 5 tells that, and only for QoS 1.
-        reconnects: how many connections there were after the first.
+        received: the number of messages received.
+        published: the number of messages passed to a connection.
+        denied: how many of these the broker refused. Only MQTT 5 reports that, and only for QoS 1.
+        reconnects: the number of connections after the first.
     """
 
     def __init__(
@@ -139,13 +136,13 @@ class Link:
 
     @property
     def max_packet(self) -> int | None:
-        """Bytes of the largest packet that the broker takes; None if it has not said so."""
+        """Bytes of the largest packet that the broker accepts; None if not stated."""
         return self._connection.max_packet if self._connection is not None else None
 
     def congested(self, qos: int, flow: str = "") -> bool:
-        """Whether deltas should be held back: more messages wait before one of this QoS and flow
-        than a broker that keeps up leaves waiting. A flow's unconfirmed messages hold up neither
-        another flow nor messages of QoS 0, which are not confirmed."""
+        """Whether deltas should be held back: more messages are pending before one of this QoS and
+        flow than a fast enough broker causes. A flow's unconfirmed messages hold up neither another
+        flow nor messages of QoS 0, which are not confirmed."""
         connection = self._connection
         if connection is None:
             return False
@@ -155,7 +152,7 @@ class Link:
         return waiting >= CONGESTED_MESSAGES
 
     async def run(self) -> None:
-        """Keep connected until closed or taken over. After a takeover it may be called again."""
+        """Stay connected until closed or taken over. After a takeover it may be called again."""
         if self._task is not None or self._is_closed:
             raise RuntimeError("this link runs already, or was closed")
         self._task = asyncio.create_task(self._keep_connected())
@@ -171,15 +168,15 @@ class Link:
                 self._change(LinkPhase.STOPPED, "")
 
     def reconnect(self) -> None:
-        """Try again now, if a pause before the next try is under way."""
+        """Retry now, if it pauses before the next try."""
         self._hurry.set()
 
     def send(self, message: Outgoing) -> bool:
-        """Publish without waiting; False if there is no connection or far too much waits."""
+        """Publish without waiting; False if there is no connection or far too much is pending."""
         return self._publish(message, None)
 
     async def deliver(self, message: Outgoing) -> Outcome:
-        """Publish with QoS 1, and wait until it is known whether the broker has the message."""
+        """Publish with QoS 1, and wait for the outcome."""
         if message.qos != 1:
             raise ValueError(f"only QoS 1 is acknowledged, not {message.qos}")
         told: Told = asyncio.get_running_loop().create_future()
@@ -187,9 +184,9 @@ class Link:
         return await told
 
     async def close(self) -> None:
-        """Say goodbye, so that the will is not published, and end `run`.
+        """Disconnect cleanly, so that the will is not published, and end `run`.
 
-        Messages that wait to be written go first, for at most `GOODBYE_SECONDS`.
+        Pending messages are written first, for at most `GOODBYE_SECONDS`.
         """
         self._is_closed = True
         if self._connection is not None:
@@ -280,7 +277,7 @@ class Link:
         if self._connection is not None:
             self._connection.shut()
         # It is set before the connection is up, so that messages that come with the broker's
-        # welcome can be answered.
+        # CONNACK can be answered.
         self._connection = Connection(
             self._address,
             client_id=self._client_id,
@@ -300,7 +297,7 @@ class Link:
         try:
             self._owner_receives(message)
         except Exception:
-            # The message was not acknowledged, so the broker sends it again on the next connection.
+            # The message was not acknowledged, so the broker resends it on the next connection.
             log.exception("a message on %r could not be handled", message.topic)
 
     def _deny(self, topic: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Outgoing and Inbound: messages that we publish, and messages that come."""
+"""Outgoing and Inbound: messages to publish, and received messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Outgoing:
 
     Attributes:
         qos: 0 or 1.
-        retain: whether the broker is to keep the message at its topic.
-        correlation: MQTT 5's CorrelationData; 3.1.1 has no place for it.
+        retain: whether the broker retains the message at its topic.
+        correlation: MQTT 5's CorrelationData; 3.1.1 cannot carry it.
         flow: messages of QoS 1 wait for those before them in the same flow. Flows take turns.
     """
 
@@ -26,7 +26,7 @@ class Outgoing:
 
     @property
     def packet_bytes(self) -> int:
-        """The most bytes that the PUBLISH packet may have. Header, identifier and lengths take 20
+        """The maximum size of the PUBLISH packet in bytes. Header, identifier and lengths take 20
         of them."""
         size = len(self.topic.encode()) + len(self.payload) + len(self.correlation or b"")
         return 20 + size
@@ -34,15 +34,15 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """A message that came.
+    """A received message.
 
     Attributes:
-        retained: whether the broker has kept it, or its sender wants it kept. Only MQTT 5 tells the
-            latter.
+        retained: whether the broker has retained it, or its sender wants that. Only MQTT 5 shows
+            the latter.
         duplicate: whether the broker may have sent it before.
         response_topic: MQTT 5's ResponseTopic, if the sender set one.
         correlation: MQTT 5's CorrelationData, if the sender set it.
-        acknowledge: acknowledges the message; None where that is not needed (QoS 0).
+        acknowledge: acknowledges the message; None if that is not needed (QoS 0).
     """
 
     topic: str
@@ -54,7 +54,7 @@ class Inbound:
     acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def ack(self) -> None:
-        """Tell the broker that the message is safe with us. This has no effect if the connection on
-        which it came has gone."""
+        """Acknowledge to the broker that the message is safe. This has no effect if its connection
+        has gone."""
         if self.acknowledge is not None:
             self.acknowledge()

@@ -1,4 +1,4 @@
-"""Negotiation: finds out which version of MQTT a broker speaks, by asking it."""
+"""Negotiation: finds out which version of MQTT a broker speaks, by trying."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from app.gateway.mqtt.transport.errors import Cause, LinkError
 
 AUTO = "auto"
 
-# How long a broker may be silent before it is asked whether it refuses MQTT 5. A broker of 3.1.1
-# may refuse 5 by saying nothing: amqtt 0.12 misreads a CONNECT with properties or a will, and waits
-# for the rest.
+# Silence after which we probe whether a broker refuses MQTT 5. A broker of 3.1.1 may refuse 5 by
+# silence: amqtt 0.12 misreads a CONNECT with properties or a will, and waits for the rest.
 SILENCE_SECONDS = 0.5
 # The smallest CONNECT of MQTT 5: clean start, keepalive 10 s, no properties, no identifier.
 _BARE_CONNECT = bytearray(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x0a\x00\x00\x00")
@@ -23,7 +22,8 @@ _BARE_CONNECT = bytearray(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x0a\x00\x00\x00")
 async def connect(
     new: Callable[[str], Connection], address: BrokerAddress, protocol: str
 ) -> Connection:
-    """Connect by a protocol; for `AUTO`, by MQTT 5 if the broker speaks it, otherwise by 3.1.1.
+    """Connect with a protocol; for `AUTO`, with MQTT 5 if the broker speaks it, otherwise with
+    3.1.1.
 
     Args:
         new: makes a connection for a protocol.
@@ -45,7 +45,7 @@ async def connect(
 
 
 async def _is_let_in(connection: Connection, address: BrokerAddress) -> bool:
-    """Greet the broker by MQTT 5; False if it speaks only 3.1.1.
+    """Send the CONNECT of MQTT 5; False if the broker speaks only 3.1.1.
 
     Raises:
         LinkError: it neither accepts the connection nor refuses MQTT 5.
@@ -74,7 +74,7 @@ async def _is_let_in(connection: Connection, address: BrokerAddress) -> bool:
 
 
 async def _refuses_v5(address: BrokerAddress) -> bool:
-    """Whether a broker refuses even a CONNECT that says nothing but the version."""
+    """Whether a broker refuses even a CONNECT that has only the version."""
     try:
         return await on_thread(_ask_bare, address)
     except LinkError:

@@ -1,4 +1,4 @@
-"""Outbox: keeps messages published with QoS 1 until the broker has confirmed them."""
+"""Outbox: holds messages published with QoS 1 until the broker has confirmed them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from enum import Enum
 
 from app.gateway.mqtt.transport.messages import Outgoing
 
-# The most publishes that the broker has yet to confirm, unless it asks for fewer.
+# Most unconfirmed publishes, unless the broker requires fewer.
 WINDOW = 20
-# A publish that is not confirmed by then will not be confirmed on this connection.
+# After this time a publish will not be confirmed on this connection.
 CONFIRM_SECONDS = 60.0
 
 
 class Outcome(Enum):
-    """What became of a publish."""
+    """The outcome of a publish."""
 
     TAKEN = "taken"
     REFUSED = "refused"
-    """The broker refused it by a reason code; only MQTT 5 has those."""
+    """The broker refused it with a reason code; only MQTT 5 has those."""
     TOO_LARGE = "too large"
-    """It is larger than the limit that the broker stated when we connected, and was not sent."""
+    """It is larger than the limit that the broker stated at connect, and was not sent."""
     FULL = "full"
-    """Too much waits already, and it was not sent."""
+    """Too many messages are pending, and it was not sent."""
     LOST = "lost"
     """There was no connection, or it went before the broker confirmed. In the latter case the
     broker may have the message."""
@@ -37,12 +37,12 @@ Told = asyncio.Future[Outcome]
 
 @dataclass(slots=True)
 class _Publish:
-    """A message on its way.
+    """A pending message.
 
     Attributes:
-        told: gets the outcome; None if nobody waits for it.
+        told: receives the outcome; None without a waiter.
         written_at: when it was written, in monotonic seconds; 0 before.
-        number: counts the publishes in the order in which they were written; 0 before.
+        number: numbers the publishes in the order of writing; 0 before.
     """
 
     message: Outgoing
@@ -52,16 +52,16 @@ class _Publish:
 
 
 class Outbox:
-    """Keeps a window of publishes under way. The rest wait here, in a queue for each flow, and the
-    flows take turns (fair queueing; Nagle, RFC 970). So a flood of refusals to one user delays
-    nobody else.
+    """Keeps a window of publishes in flight. The rest wait here, in a queue for each flow, and the
+    flows take turns (fair queueing; Nagle, RFC 970). So a flood of refusals to one user does not
+    delay other users.
 
     Args:
-        write: gives a message to the socket's queue and returns its packet identifier; None if it
+        write: puts a message into the socket's queue and returns its packet identifier; None if it
             cannot.
 
     Attributes:
-        window: how many publishes may be under way.
+        window: most publishes in flight.
     """
 
     def __init__(self, write: Callable[[Outgoing], int | None]) -> None:
@@ -76,11 +76,11 @@ class Outbox:
         self._confirmed_at = 0.0
 
     def __len__(self) -> int:
-        """How many publishes the broker has not confirmed."""
+        """The number of unconfirmed publishes."""
         return self._size
 
     def size(self, flow: str) -> int:
-        """How many publishes of one flow the broker has not confirmed."""
+        """The number of unconfirmed publishes of one flow."""
         return self._sizes[flow]
 
     def add(self, message: Outgoing, told: Told | None) -> None:
@@ -90,7 +90,7 @@ class Outbox:
         self.pump()
 
     def pump(self) -> None:
-        """Write what the window has room for."""
+        """Write publishes until the window is full."""
         while self._queues and len(self._under_way) < self.window:
             flow = next(iter(self._queues))
             queue = self._queues.pop(flow)
@@ -107,7 +107,7 @@ class Outbox:
 
     def confirm(self, identifier: int, outcome: Outcome) -> Outgoing | None:
         """Settle the publish that the broker has answered; returns its message, or None if it is
-        not known. The caller then calls `pump`."""
+        unknown. The caller then calls `pump`."""
         publish = self._under_way.pop(identifier, None)
         if publish is None:
             return None
@@ -117,9 +117,9 @@ class Outbox:
         return publish.message
 
     def is_owed(self) -> bool:
-        """Whether the oldest publish has waited for long and will not be confirmed any more. It
-        will not be if nothing was confirmed for long, or if a later one was, for brokers confirm in
-        order (MQTT 5, 4.6)."""
+        """Whether the oldest publish has waited for long and will never be confirmed. That is so if
+        nothing was confirmed for long, or if a later one was, because brokers confirm in order
+        (MQTT 5, 4.6)."""
         oldest = next(iter(self._under_way.values()), None)
         if oldest is None:
             return False
@@ -146,6 +146,6 @@ class Outbox:
 
 
 def settle(told: Told | None, outcome: Outcome) -> None:
-    """Tell the outcome to whoever waits for it, if anybody still does."""
+    """Set the outcome, if there is still a waiter."""
     if told is not None and not told.done():
         told.set_result(outcome)

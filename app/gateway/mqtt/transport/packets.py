@@ -1,4 +1,4 @@
-"""Packets: what is put into MQTT's packets and what is read out of them, in paho's types."""
+"""Packets: writes and reads the contents of MQTT packets, in paho's types."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from app.gateway.mqtt.transport.messages import Inbound
 
 SESSION_SECONDS = 3600
 MAX_PACKET_BYTES = 1 << 20
-# Messages that the broker may send before it has an acknowledgement: what may lie about here.
+# Most messages that the broker may send before an acknowledgement, and so most that are pending
+# here.
 MAX_UNACKNOWLEDGED = 256
 
 
 def connect_options(*, keeps_session: bool) -> dict[str, Any]:
-    """What paho is to put into MQTT 5's CONNECT.
+    """paho's options for the CONNECT of MQTT 5.
 
     Args:
-        keeps_session: whether the broker is to keep what comes while we are away.
+        keeps_session: whether the broker queues messages for us while we are disconnected.
     """
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = SESSION_SECONDS if keeps_session else 0
@@ -45,15 +46,14 @@ def publish_properties(correlation: bytes) -> Properties:
 def topic_filters(
     subscriptions: Sequence[tuple[str, int]], watched: str | None, *, is_v5: bool
 ) -> list[Any]:
-    """The filters of a SUBSCRIBE, of topics with their QoS.
+    """The filters of a SUBSCRIBE, for topics with their QoS.
 
     Args:
-        watched: another, of whose messages only those of QoS 0 that the broker has kept are of
-            interest.
+        watched: another filter, of which only retained messages of QoS 0 matter.
     """
     if not is_v5:
         return [*subscriptions, *([(watched, 0)] if watched else [])]
-    # As published: a request that its sender wants kept is seen to be one at once.
+    # As published: so a request with the retain flag is recognized at once.
     return [
         *((topic, SubscribeOptions(qos, retainAsPublished=True)) for topic, qos in subscriptions),
         *([(watched, SubscribeOptions(0))] if watched else []),
@@ -61,7 +61,7 @@ def topic_filters(
 
 
 def check_subscribed(subscriptions: Sequence[tuple[str, int]], codes: Sequence[Any]) -> None:
-    """See that a SUBACK refuses none of the topics.
+    """Check that a SUBACK refuses none of the topics.
 
     Raises:
         LinkError: it refuses one.
@@ -73,11 +73,11 @@ def check_subscribed(subscriptions: Sequence[tuple[str, int]], codes: Sequence[A
 
 
 def inbound(message: MQTTMessage, acknowledge: Callable[[], None] | None) -> Inbound:
-    """What a PUBLISH of the broker says."""
+    """The contents of a PUBLISH of the broker."""
     try:
         topic = message.topic
     except UnicodeDecodeError:
-        # No broker lets that pass; unacknowledged it would come for ever.
+        # No broker lets that pass; unacknowledged it would be resent forever.
         topic = ""
     properties = message.properties
     return Inbound(

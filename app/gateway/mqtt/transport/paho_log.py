@@ -1,4 +1,4 @@
-"""PahoLog: what paho logs about its socket, which it tells in no other way."""
+"""PahoLog: paho's log records about its socket, which it reports in no other way."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ class PahoLog(logging.Handler):
     """Keeps the last error.
 
     Attributes:
-        logger: for paho to log to.
-        error: the exception that it logged last, if any.
+        logger: the logger for paho.
+        error: the last exception that it logged, if any.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.error: BaseException | None = None
-        # Neither registered nor below another: what paho says goes nowhere else.
+        # Neither registered nor below another logger: paho's records go nowhere else.
         self.logger = logging.Logger("paho", logging.ERROR)
         self.logger.addHandler(self)
 

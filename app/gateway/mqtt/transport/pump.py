@@ -18,22 +18,22 @@ _TICK_SECONDS = 0.5
 
 
 class SocketPump:
-    """Does for paho what its own loop would do, through paho's callbacks for other event loops.
+    """Replaces paho's own loop, through paho's callbacks for other event loops.
 
-    Writing is tried once in each turn of the loop. It is not announced to the selector for each
-    message: so a publish of QoS 0 takes 9 us of CPU (18 if it is alone in its turn), and not the
+    It tries to write once in each turn of the loop, without registering each message with the
+    selector: so a publish of QoS 0 takes 9 us of CPU (18 if it is alone in its turn), and not the
     120 to 240 of aiomqtt.
 
     Args:
         paho: the client whose socket it is.
-        confirmed: is called as paho's `on_publish`, for PUBACKs only.
-        has_read: is called after each reading.
-        ticked: is called twice a second while there is a socket.
-        cannot_read: is called when the broker sent something that paho cannot parse.
+        confirmed: called as paho's `on_publish`, for PUBACKs only.
+        has_read: called after each read.
+        ticked: called twice a second while there is a socket.
+        cannot_read: called when the broker sent something that paho cannot parse.
 
     Attributes:
-        unwritten: publishes of QoS 0 for which the socket had no room. Whoever publishes adds to
-            them.
+        unwritten: publishes of QoS 0 that did not fit into the socket's buffer. The publisher
+            appends to them.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class SocketPump:
         paho.on_socket_unregister_write = self._on_unregister_write
 
     def stop(self) -> None:
-        """Write no more. The socket stays open, for paho may hold a lock that closing takes."""
+        """Stop writing. The socket stays open, because paho may hold a lock that closing takes."""
         self._is_stopped = True
         self.unwritten.clear()
 
     def forget(self, sock: Any) -> None:
-        """Have the loop look at a socket no more. This must come before the socket is closed, when
-        it still has a number."""
+        """Unregister a socket from the loop. Call this before the socket is closed, while it still
+        has a file descriptor."""
         if sock.fileno() >= 0:
             self._loop.remove_reader(sock.fileno())
             self._loop.remove_writer(sock.fileno())
@@ -92,12 +92,12 @@ class SocketPump:
 
     def _read(self) -> None:
         paho = self._paho
-        # PUBACKs come while reading. At other times paho would call this for each publish of QoS 0
-        # that is written, and make a reason code for it: 10 of 19 us of CPU.
+        # PUBACKs come while reading. At other times paho would call this for each written publish
+        # of QoS 0, and make a reason code for it: 10 of 19 us of CPU.
         paho.on_publish = self._confirmed
         try:
             paho.loop_read()
-            # The selector does not see what TLS has decrypted already.
+            # The selector does not see data that TLS has decrypted already.
             while (pending := getattr(paho.socket(), "pending", None)) and pending():
                 paho.loop_read()
         except Exception:

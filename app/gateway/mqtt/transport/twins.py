@@ -1,4 +1,4 @@
-"""TwinWatch: notices another program under our client identifier where the broker does not tell.
+"""TwinWatch: notices another program with our client identifier if the broker does not report it.
 
 MQTT 5 has a reason code for this case, but Mosquitto 2.0.11 does not send it, and 3.1.1 has none.
 But the wills of both programs, and the cards that both publish, are retained at one topic.
@@ -11,24 +11,23 @@ from collections import deque
 
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 
-# How long to wait after the subscription for what the broker has retained, once there is a
-# suspicion.
+# How long to wait after subscribing for the retained message, once there is a suspicion.
 WAIT_SECONDS = 0.5
-# How often in a row something foreign must be seen. Once may be an old message that the broker read
+# How often in a row a foreign message must be seen. Once may be an old message that the broker read
 # from its disk when it was restarted.
 ENOUGH = 2
 _OWN_KEPT = 32
 
 
 class TwinWatch:
-    """Looks, at each connection after the first, at the message that is retained at the will's
-    topic. If it is not ours, somebody was connected in our place.
+    """Checks, at each connection after the first, the retained message at the will's topic. If it
+    is not ours, another program was connected in our place.
 
-    The older of two programs finds out first, since it was disturbed first, and yields.
+    The older of two programs notices first, because it was disconnected first, and yields.
 
     Attributes:
         topic: the topic to subscribe to; None if there is no will or it is not retained. The
-            subscription has QoS 0, so that nothing of it is kept in the session, which twins share.
+            subscription has QoS 0, so that none of it is kept in the session, which twins share.
     """
 
     def __init__(self, will: Outgoing | None) -> None:
@@ -38,19 +37,19 @@ class TwinWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Start anew, when we are started or told to come back. Then we do not yield at the first
+        """Reset, at a start or at a requested reconnect. Then we do not yield at the first
         connection."""
         self._is_first = True
         self._times_seen = 0
         self._seen.clear()
 
     def publishes(self, message: Outgoing) -> None:
-        """Note a message that we publish."""
+        """Record a message that we publish."""
         if message.topic == self.topic:
             self._own.append(message.payload)
 
     def receives(self, message: Inbound) -> bool:
-        """Look at a message that came; returns whether it came for this watch only."""
+        """Check a received message; returns whether it came for this watch only."""
         if message.topic != self.topic or message.acknowledge is not None:
             return False
         if message.retained and message.payload and not self._seen.is_set():
@@ -60,8 +59,7 @@ class TwinWatch:
         return True
 
     async def found(self) -> bool:
-        """Whether there is a twin. This is asked after subscribing and before anything is
-        published."""
+        """Whether there is a twin. Call this after subscribing and before publishing anything."""
         if self._times_seen == ENOUGH - 1 and not self._seen.is_set():
             try:
                 async with asyncio.timeout(WAIT_SECONDS):
@@ -71,10 +69,10 @@ class TwinWatch:
         return self._times_seen >= ENOUGH
 
     def lost(self, lasting: bool) -> None:
-        """Note that the connection has gone.
+        """Record that the connection has gone.
 
         Args:
-            lasting: whether it stood long enough for a twin to have come back meanwhile.
+            lasting: whether it lasted long enough for a twin to have returned meanwhile.
         """
         self._is_first = False
         self._seen.clear()
