@@ -1,4 +1,4 @@
-"""Admission: whether a request may come in."""
+"""Admission: checks whether a request may come in."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from app.gateway.quotas import Quotas
 from engine.api.client import EngineClient
 from engine.api.status import EnginePhase
 
-# The reason of the fault of a request for a model that is not served.
+# The fault reason for a request for a model that is not served.
 ANOTHER_MODEL = "another model"
 
 
 class Standing(NamedTuple):
-    """How a gateway stands.
+    """The load of a gateway.
 
     Attributes:
-        draining: whether it takes nothing new.
+        draining: whether it accepts nothing new.
         queue_limit: most requests without a first token.
-        waiting: how many there are of these.
-        running: all requests that have not ended.
+        waiting: the number of requests without a first token.
+        running: the number of unfinished requests.
     """
 
     draining: bool
@@ -31,14 +31,14 @@ class Standing(NamedTuple):
 
 
 class Admission:
-    """Checks by what the server has room for and what it serves now.
+    """Checks requests against the server's limits, and against the model that it serves now.
 
     Each check raises a `Fault` that says why not.
 
     Args:
-        max_request_bytes: of the largest request that is read.
-        max_requests: most unfinished requests, those of all users together.
-        standing: how the gateway stands now.
+        max_request_bytes: size limit of a request.
+        max_requests: most unfinished requests of all users together.
+        standing: returns the gateway's load.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Admission:
         self._standing = standing
 
     def check_size(self, size: int) -> None:
-        """Whether a request of so many bytes is not too large to be read."""
+        """Check that a request of `size` bytes is not too large to be read."""
         if size > self._max_request_bytes:
             text = f"the request has {size} bytes; at most {self._max_request_bytes} are allowed"
             raise Fault(413, text, reason="too large")
 
     def check_open(self) -> None:
-        """Whether anything is taken in."""
+        """Check that the server accepts requests at all."""
         status = self._client.status()
         if self._standing().draining:
             raise Fault(503, "the server is draining; it takes no new requests", reason="draining")
@@ -71,7 +71,7 @@ class Admission:
             raise Fault(503, f"no model is loaded: {doing(status)}", reason="no model")
 
     def check_room(self, user: str, count: int = 1) -> None:
-        """Whether so many new requests of this user may come in now, whatever they ask."""
+        """Check that this user may send `count` new requests now, whatever their content."""
         self.check_open()
         standing = self._standing()
         depth, most = standing.waiting, standing.queue_limit
@@ -85,15 +85,15 @@ class Admission:
         self._quotas.check(user, count)
 
     def check_model(self, model: str | None, also: frozenset[str] = frozenset()) -> None:
-        """Whether the model is served that a request asks for.
+        """Check that the requested model is served.
 
         Args:
             model: as the request states it; None if it does not.
-            also: further names under which the one that is served is known; `*` is any.
+            also: further names for the served model; `*` is any.
         """
         status = self._client.status()
         if model is not None and status.phase is not EnginePhase.READY:
-            # What comes now is for the next one, whose name is told once it is there.
+            # The request is for the next model, whose name is known once it is loaded.
             text = f"model is {model!r}, and the server is changing models"
             raise Fault(503, text, "model", reason="changing models")
         if model not in (None, status.model) and not also & {model, "*"}:

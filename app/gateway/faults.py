@@ -1,4 +1,4 @@
-"""Fault: why a request is refused or failed, as every gateway tells it."""
+"""Fault: why a request is refused or failed, in the form that all gateways share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from engine.api.status import EnginePhase, EngineStatus
 
 MAX_MESSAGE = 500
 
-# The sentence itself names files, which are none of a client's business.
+# The sentence itself names files, which clients must not see.
 _FAILED = "the server's log says why"
 
-# The type of each code, in OpenAI's words where it has one.
+# The error type of each code, in OpenAI's words where it has one.
 TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -36,7 +36,7 @@ _CODES = {
     "model_error": 503,
     "restarted": 503,
 }
-# What OpenAI has a code for, behind which clients shorten their chats.
+# Errors with a code at OpenAI, upon which clients shorten their chats.
 _REASONS = {"context_length_error": "context length exceeded"}
 # Parameters that have other names in the engine than in requests.
 _PARAMS = {"prompt": "messages", "deadline": "deadline_ms"}
@@ -46,13 +46,13 @@ class Fault(Exception):  # noqa: N818 - a word of the protocols
     """Ends a request with an error.
 
     Args:
-        code: one of `TYPES`, which gives the type.
+        code: one of `TYPES`, which determines the type.
         message: one sentence. One longer than `MAX_MESSAGE` characters loses its middle.
         param: the field of the request at fault, as a dotted path; None if no field is.
-        reason: names the kind of fault in a few words, for counting; empty takes it from the type.
-        retryable: whether the same request may succeed later; None takes it from the code.
-        retry_after_ms: milliseconds until the request may succeed; None where that is not known.
-        queue_depth: how many requests waited, if that is why it was refused.
+        reason: the kind of fault in a few words, for counting; by default it follows from the type.
+        retryable: whether the same request may succeed later; None derives it from the code.
+        retry_after_ms: milliseconds until the request may succeed; None if not known.
+        queue_depth: the number of waiting requests, if that is why it was refused.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Fault(Exception):  # noqa: N818 - a word of the protocols
 
     @classmethod
     def of(cls, info: ErrorInfo) -> Fault:
-        """The fault for an error of the engine or the journal. A type that is not known becomes an
-        error of the engine."""
+        """The fault for an error of the engine or the journal. An unknown type becomes an engine
+        error."""
         param = None if info.param is None else _PARAMS.get(info.param, info.param)
         code, reason = _CODES.get(info.type, 500), _REASONS.get(info.type, "")
         message = info.message
@@ -93,7 +93,7 @@ class Fault(Exception):  # noqa: N818 - a word of the protocols
 
 
 def doing(status: EngineStatus) -> str:
-    """What the engine does while no model is ready, as a client may read it."""
+    """The engine's activity while no model is ready, in words that clients may read."""
     match status.phase:
         case EnginePhase.FAILED:
             return _FAILED

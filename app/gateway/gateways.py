@@ -1,4 +1,4 @@
-"""Gateways: those that run beside the engine."""
+"""Gateways: the gateways that run beside the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateways:
-    """The gateways that the settings ask for; None for one that they do not."""
+    """The gateways that the settings enable; None for one that they do not."""
 
     mqtt: MqttGateway | None = None
     http: HttpGateway | None = None

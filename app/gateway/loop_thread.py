@@ -1,4 +1,4 @@
-"""LoopThread: a thread with an event loop of its own, which whatever fails on it ends."""
+"""LoopThread: a thread with its own event loop, which the first failure on it ends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ log = logging.getLogger(__name__)
 
 
 class LoopThread(threading.Thread):
-    """Runs one coroutine to its end. The first failure of a callback, or of a task of `guard`, is
-    told by `failed`, so that the coroutine can end. Tasks that are left then are cancelled.
+    """Runs one coroutine to its end. The first failure of a callback, or of a task of `guard`, sets
+    `failed`, so that the coroutine can end. Remaining tasks are then cancelled.
 
     Args:
-        what: what it runs, as the log names it.
+        what: the name of its work, for the log.
         serve: the coroutine.
-        at_the_end: called one after the other when it has ended, whatever each of them raises.
+        at_the_end: called one after the other when it has ended, even if one of them raises.
 
     Attributes:
-        failed: whether anything has failed; waited for on the loop.
-        crash: what failed first; empty if nothing has.
+        failed: set once anything has failed; awaited on the loop.
+        crash: the first failure; empty if there is none.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LoopThread(threading.Thread):
         return self._ended.is_set()
 
     def wait_ended(self, timeout: float | None = None) -> bool:
-        """Whether all is over; blocks until then or for `timeout` s."""
+        """Whether the thread's work is over; blocks until then or for `timeout` s."""
         return self._ended.wait(timeout)
 
     def call(self, call: Callable[..., object], *args: object) -> None:
-        """Call something on the loop, unless that has ended; from any thread."""
+        """Call a function on the loop, unless that has ended; from any thread."""
         try:
             self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
@@ -59,7 +59,7 @@ class LoopThread(threading.Thread):
 
     def run(self) -> None:
         with ExitStack() as at_the_end:
-            # Whatever happens, also to the others: who stops the thread waits for this.
+            # In any case, even if the others raise: the caller of `wait_ended` waits for this.
             at_the_end.callback(self._ended.set)
             at_the_end.callback(self.loop.close)
             for call in reversed(self._at_the_end):
@@ -70,14 +70,14 @@ class LoopThread(threading.Thread):
             try:
                 self.loop.run_until_complete(serving)
             except BaseException as error:
-                # Whoever waits is told by `crash`; the thread has nobody to raise it to.
+                # `crash` reports it to waiters; a thread cannot raise it to a caller.
                 self._blame(error)
-                if not serving.done():  # asyncio lets SystemExit and its like past it
+                if not serving.done():  # asyncio lets SystemExit and its like through
                     self.loop.run_until_complete(serving)
 
     def _cancel_left(self) -> None:
-        """Cancel the tasks that outlive the coroutine, and have them end: each lets go of what it
-        holds while that is still there, and none is dropped before its first step."""
+        """Cancel the tasks that outlive the coroutine, and run them to their end: each releases its
+        resources while these still exist, and none is dropped before its first step."""
         while left := asyncio.all_tasks(self.loop):
             for task in left:
                 task.cancel()
@@ -87,7 +87,7 @@ class LoopThread(threading.Thread):
                 self._blame(error)
 
     async def guard(self, task: Coroutine[Any, Any, None]) -> None:
-        """What one task fails of ends the thread, whatever kind of exception that is."""
+        """Run a task whose failure ends the thread, whatever kind of exception it is."""
         try:
             await task
         except asyncio.CancelledError:
@@ -96,14 +96,15 @@ class LoopThread(threading.Thread):
             self._blame(error)
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback raised: what it was about is left undone, and nobody would be told."""
+        """End the thread after a callback raised: its work stays undone, and no caller would see
+        that."""
         if "handle" not in context:
             loop.default_exception_handler(context)
             return
         self._blame(context["exception"])
 
     def _blame(self, error: BaseException) -> None:
-        """Say what failed; first where it is looked up, for logging may fail too."""
+        """Record a failure; first in `crash`, because logging may fail too."""
         self.crash = self.crash or f"{type(error).__name__}: {error}"
         self.failed.set()
         log.error("%s failed", self._what, exc_info=error)

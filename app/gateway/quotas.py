@@ -1,4 +1,4 @@
-"""Quota and Quotas: how much of the server one user may take, and has taken."""
+"""Quota and Quotas: each user's limits on the server, and their current use."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from app.gateway.faults import Fault
 
-# When to ask again where the pace is not known yet: a guess that keeps clients from asking in a
-# loop.
+# Retry delay while the pace is not known: a guess that prevents clients from retrying in a loop.
 DEFAULT_RETRY_SECONDS = 1.0
 MIN_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 60.0
-# How many bytes of one user are read. The bucket holds 32 of the largest requests: each takes up
-# to 20 ms on the loop that serves everybody.
+# Bytes of one user that are read. The bucket holds 32 of the largest requests: each takes up to 20
+# ms on the loop that serves everybody.
 READ_BYTES_PER_SECOND = 1 << 19
 MAX_READ_BYTES = 1 << 23
 _USERS_KEPT = 1000
 
 
 class Quota(BaseModel):
-    """What one user may take.
+    """The limits of one user.
 
     Attributes:
         requests: most unfinished requests at once.
         per_minute: most requests that may begin in a minute; 0 is no limit.
-        max_priority: the highest priority that a request gets, whatever it asks for.
+        max_priority: upper limit of a request's priority, whatever it states.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,9 +43,9 @@ class _User:
 
     Attributes:
         open: unfinished requests.
-        bucket: requests that may be begun now.
+        bucket: requests that may begin now.
         bytes: bytes that may be read now.
-        filled_at: the moment for which the buckets hold, in monotonic seconds.
+        filled_at: when the buckets were last filled, in monotonic seconds.
     """
 
     open: int = 0
@@ -56,13 +55,13 @@ class _User:
 
 
 class Quotas:
-    """Counts each user's unfinished requests, and keeps two token buckets for each: of requests a
-    minute, and of bytes a second.
+    """Counts each user's unfinished requests, with two token buckets for each: for requests a
+    minute, and for bytes a second.
 
     Args:
         default: the quota of users who have none in `users`.
         users: quotas by user.
-        pace: gives the seconds until the next request is likely to end; None if that is not known.
+        pace: returns the seconds until the next request is likely to end; None if not known.
         clock: monotonic seconds.
     """
 
@@ -84,15 +83,15 @@ class Quotas:
         return self._quotas.get(user, self._default)
 
     def priority(self, user: str, wanted: int) -> int:
-        """The priority that a user's request gets: as wanted, but no more than they may have."""
+        """The priority of a user's request: as wanted, up to the user's limit."""
         return min(wanted, self.of(user).max_priority)
 
     def check(self, user: str, count: int = 1) -> None:
-        """Check that a user may begin so many other requests.
+        """Check that a user may begin `count` more requests.
 
         Raises:
-            Fault: 429; the user has as many unfinished requests as they may have, or has used up
-                the requests that they may begin in a minute.
+            Fault: 429; the user has reached the limit of unfinished requests, or of new requests in
+                a minute.
         """
         quota, state = self.of(user), self._state(user)
         if state.open + count > quota.requests:
@@ -108,7 +107,7 @@ class Quotas:
         """Count bytes of this user that are about to be read, whether they are a request or not.
 
         Raises:
-            Fault: 429; the user sent more than is read for one user.
+            Fault: 429; the user sent more than the limit of bytes.
         """
         state = self._state(user)
         if state.bytes < size:
@@ -120,12 +119,12 @@ class Quotas:
     def overloaded(
         self, message: str, reason: str, wait: float | None = None, depth: int | None = None
     ) -> Fault:
-        """A 429 that says when to ask again: after `wait` seconds, or, if that is None, when the
-        next request is likely to end.
+        """A 429 that says when to retry: after `wait` seconds, or, if that is None, when the next
+        request is likely to end.
 
         Args:
-            reason: names this kind of fault in a few words.
-            depth: how many requests wait, if that is why.
+            reason: the kind of fault in a few words.
+            depth: the number of waiting requests, if that is why.
         """
         wait = wait if wait is not None else self._pace() or DEFAULT_RETRY_SECONDS
         seconds = min(max(wait, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
@@ -138,14 +137,14 @@ class Quotas:
         )
 
     def opened(self, user: str) -> None:
-        """A request of this user was accepted."""
+        """Count an accepted request of this user."""
         state = self._state(user)
         state.open += 1
         if self.of(user).per_minute:
             state.bucket -= 1.0
 
     def ended(self, user: str) -> None:
-        """A request of this user has ended."""
+        """Count the end of a request of this user."""
         self._users[user].open -= 1
 
     def _state(self, user: str) -> _User:
@@ -162,7 +161,7 @@ class Quotas:
         return state
 
     def _prune(self) -> None:
-        """Forget users who have nothing open and a full bucket: anybody may name a user."""
+        """Drop users who have no open requests and full buckets: clients may invent user names."""
         if len(self._users) > self._most_users:
             kept = {user: self._state(user) for user in tuple(self._users)}
             self._users = {
@@ -172,6 +171,6 @@ class Quotas:
                 or state.bucket < self.of(user).per_minute
                 or state.bytes < MAX_READ_BYTES
             }
-            # The next look comes when there are twice as many users. Otherwise each newcomer would
-            # cost a look at all of them.
+            # The next pruning comes at twice as many users. Otherwise each new user would cost a
+            # pass over all of them.
             self._most_users = max(_USERS_KEPT, 2 * len(self._users))

@@ -1,4 +1,4 @@
-"""Sources: what requests and conversations over each gateway say that they came from."""
+"""Sources: the source names of requests and conversations over each gateway."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 
 MQTT = "mqtt"
 HTTP = "http"
-# They are somebody else's than the screen's.
+# Sources other than the screen.
 THEIRS = frozenset({MQTT, HTTP})
 
 
 def salt_of(source: str, user: str, stated: str | None, *, separate: bool) -> str:
-    """The salt of a request's prefixes in the cache; empty if all find them who state none.
+    """The cache salt of a request's prefixes; empty if all requests without a salt share them.
 
     Args:
-        stated: by the request; None if it states none.
-        separate: whether those of a user are no one else's in any case.
+        stated: the request's salt; None if it states none.
+        separate: whether users never share prefixes.
     """
     if stated is None and not separate:
         return ""
-    # Where users are kept apart, a salt must not spell another one's name.
+    # If users are separated, a salt must not equal another user's name.
     return json.dumps([source, user, stated] if separate else stated)

@@ -1,8 +1,8 @@
-"""Stated: how large what clients state may be, by kinds that all gateways share.
+"""Stated: size limits of client data, by types that all gateways share.
 
-What a field costs beside the bytes that it has is bounded where that is checked: sampling
-parameters by `engine.api.sampling`, structures and tools by their own, and what becomes text of a
-prompt by the context (`ChatCodec.check_size`).
+Costs beyond a field's own bytes are limited where they arise: sampling parameters by
+`engine.api.sampling`, structures and tools by their own limits, and prompt text by the context
+(`ChatCodec.check_size`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from engine.api.tools import MAX_TOOLS_BYTES
 
 MAX_NAME = 256
 _MAX_MODEL = 4096  # It may be a path.
-# Of calls: there are proxies that keep a signature of the thinking in them.
+# Of calls: some proxies keep a signature of the thinking in them.
 MAX_ID = 1 << 14
-# The most that `max_request_bytes` may be set to. Text of a prompt has to fit into the context.
+# The upper limit of `max_request_bytes`. Prompt text also has to fit into the context.
 MAX_TEXT = 1 << 30
 MAX_PARTS = 10_000
 MAX_PROMPT_TOKENS = 1 << 24
@@ -42,7 +42,7 @@ Arguments = Annotated[dict[str, Any], Field(max_length=MAX_ARGUMENT_BYTES // _EN
 
 
 def are_none(arguments: object) -> bool:
-    """Whether what a client states of a call is one of the ways to say that it has no arguments."""
+    """Whether a client's arguments of a call are one of the forms for no arguments."""
     return arguments is None or (
         isinstance(arguments, str) and arguments.strip() in ("", "null", NO_ARGUMENTS)
     )
@@ -61,19 +61,19 @@ CalledWith = Annotated[
     BeforeValidator(_written),
     WithJsonSchema({"type": ["string", "object", "null"], "default": NO_ARGUMENTS}),
 ]
-# The vocabulary bounds them more closely.
+# The vocabulary limits them further.
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def ranged(name: str) -> FieldInfo:
-    """The range of a sampling parameter, as a schema tells it; the engine checks it."""
+    """The range of a sampling parameter for the schema; the engine checks it."""
     low, high = RANGES[name]
     told: FieldInfo = Field(json_schema_extra={"minimum": low, "maximum": high})
     return told
 
 
 def _or_minus_one(name: str) -> tuple[BeforeValidator, WithJsonSchema]:
-    """How an integer is read of which -1 is none, and how a schema tells that."""
+    """The validator and the schema of an integer for which -1 means None."""
     told = {"type": "integer", "minimum": -1, "maximum": RANGES[name][1]}
     return BeforeValidator(partial(as_number, name)), WithJsonSchema(told)
 

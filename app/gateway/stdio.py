@@ -25,22 +25,22 @@ from engine.api.waiting import in_words
 SOURCE = "stdin"
 MAX_LINE_BYTES = 16 << 20
 RETRY_SECONDS = 0.1
-# How often the engine is looked at. One that stands still at two looks in a row goes on standing
-# still until a knob is turned.
+# The interval of engine checks. An engine that stands still at two checks in a row stays so until a
+# knob is changed.
 STALL_SECONDS = 1.0
 _CHUNK = 1 << 16
 
 
 class Source(Protocol):
-    """Where lines come from."""
+    """The input of lines."""
 
     def read(self, size: int, /) -> bytes:
-        """What is there, at most `size` bytes; empty at the end."""
+        """The available bytes, at most `size`; empty at the end."""
         ...
 
 
 class Sink(Protocol):
-    """Where replies go."""
+    """The output for replies."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -50,20 +50,20 @@ class Sink(Protocol):
 class StdioGateway:
     """Reads lines of UTF-8 and writes replies, as text or as lines of JSON.
 
-    A line that is refused is told of, and does not stop those that follow. If the engine has
-    crashed, the line is told of and `EngineCrashError` is raised.
+    A refused line is reported, and does not stop those that follow. If the engine has crashed, the
+    line is reported and `EngineCrashError` is raised.
 
     Args:
         client: the engine.
-        source: where lines come from.
-        sink: where replies go.
-        complain: gets one sentence on each line that failed, if replies are text.
+        source: the input of lines.
+        sink: the output for replies.
+        complain: called with one sentence on each line that failed, if replies are text.
         system: system prompt of each conversation.
         sampling: replaces the model's defaults by name.
         as_json: whether each reply and each refusal is a JSON object, with log-probabilities if
-            `sampling` asks for them. A line that is a control message is then obeyed and answered
+            `sampling` enables them. A line that is a control message is then executed and answered
             at once. Otherwise replies are text.
-        sleep: waits some seconds before a request that found the queue full is sent again.
+        sleep: waits before a request that found the queue full is sent again.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StdioGateway:
         self._obeyed = True
 
     def converse(self) -> bool:
-        """Take each line as a turn of one conversation; returns whether all were answered."""
+        """Treat each line as a turn of one conversation; returns whether all were answered."""
         session = self._session()
         answered = True
         number = 0
@@ -106,11 +106,10 @@ class StdioGateway:
         return answered and self._obeyed
 
     def converse_each(self, window: int) -> bool:
-        """Take each line as a conversation of its own, all at once; returns whether all were
+        """Treat each line as a separate conversation, all at once; returns whether all were
         answered.
 
-        Replies are written in the order of the lines. The first one that is not finished is written
-        as it is made.
+        Replies are written in the order of the lines. The first unfinished one is streamed.
 
         Args:
             window: how many lines may be read ahead of the reply that is being written.
@@ -131,7 +130,7 @@ class StdioGateway:
             else:
                 turns.put(None)
 
-        # It is a daemon, for it may block on the input for ever.
+        # It is a daemon, because it may block on the input forever.
         self._reader = threading.Thread(target=read, name="stdin", daemon=True)
         self._reader.start()
         answered = True
@@ -151,8 +150,8 @@ class StdioGateway:
         return ChatSession(self._client, conversation, sampling=self._sampling)
 
     def _steer(self, line: bytes) -> Answer | None:
-        """Do what a control message asks, and return the answer; None for a line that is to be said
-        to the model."""
+        """Execute a control message, and return the answer; None for a line that goes to the
+        model."""
         message = read_control(line) if self._as_json else None
         return None if message is None else self._control.answer(message)
 
@@ -162,7 +161,7 @@ class StdioGateway:
 
     def _tell(self, answer: Answer) -> None:
         """Write the answer to a control message."""
-        # In ASCII, for it may quote text that is not valid Unicode.
+        # In ASCII, because it may quote text that is invalid Unicode.
         self._write(json.dumps(answer) + "\n")
         self._obeyed &= answer["ok"] is True
 
@@ -188,14 +187,14 @@ class StdioGateway:
         return error is None
 
     def _stream(self, session: ChatSession, logprobs: list[OutputToken]) -> ErrorInfo | None:
-        """Wait for the reply to end; returns what went wrong, if anything did. Text is written as
-        it comes; for JSON, `logprobs` are collected."""
+        """Wait for the reply to end; returns its error, or None. Text is written as it comes; for
+        JSON, `logprobs` are collected."""
         looks = 0
         while session.is_busy:
             if not session.wait(STALL_SECONDS):
                 if (status := self._client.status()).has_crashed:
                     return ErrorInfo(UnavailableError.type, status.detail)
-                # The first look may show an old snapshot, and makes the engine build a newer one.
+                # The first check may read an old snapshot, and makes the engine build a newer one.
                 snapshot = self._client.snapshot()
                 stalled = snapshot is not None and snapshot.stalled
                 looks = looks + 1 if stalled else 0
@@ -214,10 +213,10 @@ class StdioGateway:
         return session.messages[-1].error
 
     def _may_go_on(self) -> bool:
-        """Whether the rest of the input may get an engine going that stands still.
+        """Whether the rest of the input may restart a stalled engine.
 
-        With lines as conversations of their own, it may while they are being read. In one
-        conversation this reads one line ahead: a control message is obeyed, a turn waits.
+        With lines as separate conversations it may, while they are being read. In one conversation
+        this reads one line ahead: a control message is executed, a turn waits.
         """
         if self._reader is not None:
             return self._reader.is_alive()
@@ -248,14 +247,14 @@ def _lines(source: Source) -> Iterator[bytes]:
             line.clear()
             mark = b""
         line += rest
-        # One byte more than allowed is kept: it shows that the line is too long.
+        # One byte above the limit stays: it shows that the line is too long.
         del line[MAX_LINE_BYTES + 1 :]
     if line:
         yield bytes(line.removesuffix(b"\r").removeprefix(mark))
 
 
 def _send(session: ChatSession, line: bytes) -> ErrorInfo | None:
-    """Say a line to the model; returns the reason if it cannot be said."""
+    """Send a line to the model; returns the error if that fails."""
     try:
         session.send(_decode(line))
     except InvalidRequestError as error:
@@ -264,7 +263,7 @@ def _send(session: ChatSession, line: bytes) -> ErrorInfo | None:
 
 
 def _end(session: ChatSession) -> None:
-    """Give a reply up, so that the session can take another turn."""
+    """Abandon a reply, so that the session can take another turn."""
     session.stop()
     while session.is_busy:
         session.wait()

@@ -1,4 +1,4 @@
-"""Tally: what the gateway counts, for the panel and for the metrics."""
+"""Tally: the gateway's counters, for the panel and for the metrics."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from engine.api.telemetry import Distribution, Samples
 log = logging.getLogger(__name__)
 
 WINDOW = 60.0
-# Between two lines of the log about one source.
+# Seconds between two log lines about one source.
 SOURCE_SECONDS = 60.0
 _SOURCES_KEPT = 1000
 BAD_KEPT = 20
 EXCERPT_BYTES = 200
-# Characters kept of a topic: room for all levels of a request's topic. Any topic may have 65,535
+# Characters kept of a topic: enough for all levels of a request's topic. Any topic may have 65,535
 # bytes.
 TOPIC_LENGTH = 600
 _USERS_KEPT = 1000
 
 
 class Tally:
-    """Counts what becomes of requests.
+    """Counts the outcomes of requests.
 
     Args:
         clock: monotonic seconds.
 
     Attributes:
-        accepted, finished: how many requests were accepted and have ended since the start.
-        rejected_by_user: for each user, how many requests were refused. Only the users to whom that
-            happened last are kept.
+        accepted, finished: the number of requests accepted and ended since the start.
+        rejected_by_user: the number of refused requests by user. Only the most recently refused
+            users are kept.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -44,7 +44,8 @@ class Tally:
         self._bad: deque[BadMessage] = deque(maxlen=BAD_KEPT)
         self._first_tokens = Samples()
         self._ends: deque[float] = deque(maxlen=64)
-        # When each source was logged last, and what of it was not since; the last one at the end.
+        # When each source was logged last, and how many lines were dropped since; the latest source
+        # comes last.
         self._sources: dict[str, tuple[float, int]] = {}
         self.accepted = 0
         self.finished = 0
@@ -55,7 +56,7 @@ class Tally:
         self._ends.append(self._clock())
 
     def first_token(self, seconds: float) -> None:
-        """A request got its first token, so many seconds after it was published."""
+        """Record the first token of a request, so many seconds after it was published."""
         self._first_tokens.add(self._clock(), seconds)
 
     def refused(self, fault: Fault, user: str) -> None:
@@ -66,8 +67,8 @@ class Tally:
             del self.rejected_by_user[next(iter(self.rejected_by_user))]
 
     def denied(self, fault: Fault, address: str) -> None:
-        """A request was refused as no honest client's is: its key is wrong, or it is no HTTP. The
-        log has one line of a source in a minute."""
+        """Count a request that no honest client sends: its key is wrong, or it is not HTTP. The log
+        gets one line a minute for each source."""
         source, now = _source(address), self._clock()
         logged_at, left_out = self._sources.pop(source, (-SOURCE_SECONDS, 0))
         if now >= logged_at + SOURCE_SECONDS:
@@ -79,20 +80,20 @@ class Tally:
             del self._sources[next(iter(self._sources))]
 
     def bad(self, topic: str, payload: bytes, code: int, reason: str) -> None:
-        """A message came that was no request, or one that cannot be read."""
+        """Record a message that was no request, or cannot be parsed."""
         excerpt = payload[:EXCERPT_BYTES].decode("utf-8", "replace")
         message = BadMessage(time.time(), topic[:TOPIC_LENGTH], code, reason, excerpt)
         self._bad.appendleft(message)
 
     def pace(self) -> float | None:
-        """The mean number of seconds between the last endings; None if they are too few to tell."""
+        """The mean seconds between the last endings; None if there are too few."""
         now = self._clock()
         recent = [end for end in self._ends if end > now - WINDOW]
         return (now - recent[0]) / len(recent) if len(recent) > 1 else None
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """How many requests were refused for each reason, the most frequent first."""
+        """The number of refused requests by reason, the most frequent first."""
         return tuple(
             Rejection(code, reason, count) for (code, reason), count in self._rejected.most_common()
         )
@@ -108,7 +109,7 @@ class Tally:
 
 
 def _source(address: str) -> str:
-    """Who an address is of: in IPv6 one customer has 2**64 of them."""
+    """The source of an address: in IPv6 one customer has 2**64 of them."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

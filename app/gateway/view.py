@@ -1,4 +1,4 @@
-"""What gateways have in common for the screen, as immutable plain data for any thread."""
+"""Gateway views: the common data of gateways for the screen, immutable, for any thread."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Rejection:
 
     Attributes:
         code: the code of `app.gateway.faults.Fault`.
-        reason: why, in a few words that are the same for all of them.
-        count: how many there were.
+        reason: in a few words that are the same for all of them.
+        count: the number of requests.
     """
 
     code: int
@@ -27,12 +27,12 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """A message that could not be served, to look at.
+    """A message that could not be served, for inspection.
 
     Attributes:
-        time: when it came, in seconds since the epoch.
-        topic, excerpt: the beginnings of where it came to and of what it was, as they came. Whoever
-            shows them must make them harmless.
+        time: when it arrived, in seconds since the epoch.
+        topic, excerpt: the beginnings of its topic and payload, unescaped. Make them harmless
+            before display.
         code, reason: of the fault; see `Rejection`.
     """
 
@@ -89,15 +89,15 @@ class GatewayView:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A chat that is held over a gateway.
+    """A chat over a gateway.
 
     Attributes:
-        messages: the oldest first; the last may be a reply in the making.
-        request_id: the engine's id of the reply in the making; None if there is none.
+        messages: oldest first; the last may be an unfinished reply.
+        request_id: the engine's id of the unfinished reply; None if there is none.
         version: grows with every change.
         num_prompt_tokens, num_output_tokens: tokens of that reply's prompt and output, as far as
-            they are known; 0 without a reply in the making.
-        thought: what that reply has thought so far.
+            known; 0 without an unfinished reply.
+        thought: the thinking of that reply so far.
     """
 
     conversation: Conversation
@@ -110,13 +110,13 @@ class Transcript:
 
 
 class Transcripts(Protocol):
-    """Chats that are held over a gateway, for the screen; from any thread."""
+    """Chats over a gateway, for the screen; callable from any thread."""
 
     def transcript(self, request_id: str) -> Transcript | None:
-        """The chat of a request that runs or has ended lately, by the engine's id. If its session
-        has gone on since, the chat has the later turns too."""
+        """The chat of a running or recently ended request, by the engine's id. If its session has
+        continued since, the chat includes the later turns."""
         ...
 
     def holds(self, conversation_id: str) -> bool:
-        """Whether a chat is at hand here, so that whoever holds it may go on with it."""
+        """Whether the chat is in memory here, so that its owner may continue it."""
         ...
