@@ -10,7 +10,7 @@ def align(rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> list[st
 
     Args:
         rows: the cells of each row; all rows have the same number of cells.
-        numbers: the indices of the columns that are set flush right.
+        numbers: the indices of right-aligned columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -27,7 +27,7 @@ def row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
     Args:
         cells: the texts, at most as many as there are widths.
-        widths: the width of each cell in characters. If it is negative, the cell is set flush left.
+        widths: the width of each cell in characters. A negative width aligns the cell left.
     """
     return " ".join(
         cell.rjust(width) if width > 0 else cell.ljust(-width)

@@ -1,4 +1,4 @@
-"""Console: what the measuring commands show and write in common."""
+"""Console: common output of the measuring commands."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def write_json(data: Mapping[str, object], path: Path) -> None:
 
 
 def check_folder(flag: str, path: Path) -> None:
-    """Check, before anything is measured, that the folder of a file is there.
+    """Check, before anything is measured, that the folder of a file exists.
 
     Raises:
-        SettingsError: it is not; the message begins with the flag that states the file.
+        SettingsError: it does not; the message begins with the flag that states the file.
     """
     if not path.parent.is_dir():
         raise SettingsError(f"{flag}: there is no folder {path.parent}")
 
 
 def progress_bar() -> Progress:
-    """A bar with the time that is left. It shows only if standard error is a terminal."""
+    """A bar with the remaining time. It shows only if standard error is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -65,7 +65,7 @@ def progress_bar() -> Progress:
 
 @contextmanager
 def loading_bar(progress: Progress, model: str) -> Iterator[Loading]:
-    """A bar that shows how far the loading of a model is, in MiB."""
+    """A bar with the progress of loading a model, in MiB."""
     bar = progress.add_task(model, total=None)
 
     def tell(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""CrashReporter: writes what is needed to understand a crash to a file, and says where that is."""
+"""CrashReporter: writes the facts about a crash to a file, and reports its path."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ log = logging.getLogger(__name__)
 
 
 class CrashReporter:
-    """Writes crash reports. As a context, it does so for threads that end by an exception, too.
+    """Writes crash reports. As a context manager, it also does so for threads that end by an
+    exception.
 
     If Python does not survive, as with a segmentation fault in a kernel, `faulthandler` writes what
     it can to `fault_file`.
 
     Args:
-        folder: where reports go.
-        settings: are written to reports, without the system prompt.
-        recent: the last lines logged.
+        folder: the folder for reports.
+        settings: written to reports, without the system prompt.
+        recent: the last log lines.
     """
 
     def __init__(self, folder: Path, settings: Settings, recent: Iterable[str]) -> None:
@@ -60,8 +61,7 @@ class CrashReporter:
             self._faults.close()
 
     def report(self, error: BaseException) -> str:
-        """Write a report; returns the line to show. It returns one even if no report can be
-        written."""
+        """Write a report; returns the line to show, even if no report can be written."""
         what = " ".join(f"{type(error).__name__}: {error}".split())
         log.critical("crashed: %s", what, exc_info=error)
         path = self.folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"

@@ -1,4 +1,4 @@
-"""ExitCode: tells the shell how the program ended."""
+"""ExitCode: the exit codes of the program."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import IntEnum
 
 class ExitCode(IntEnum):
     """The exit codes of docs/operating.md. Those from 129 on are 128 + the number of a signal, as
-    shells count."""
+    in shells."""
 
     OK = 0
     FAILED = 1
-    """A line was refused, a reply or a measurement failed, or the doctor found that something is
-    missing that is needed."""
+    """A line was refused, a reply or a measurement failed, or the doctor found that something
+    necessary is missing."""
     USAGE = 2
     """A flag, an environment variable or the configuration file is wrong."""
     NO_MODEL = 3

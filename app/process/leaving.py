@@ -1,4 +1,4 @@
-"""leaving: ends the process, also while a thread is in a call that nothing can break off."""
+"""leaving: ends the process, even while a thread is in a call that cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-# The watchdog is gone by now: a thread that hangs is not to hold up the end of the process.
+# The watchdog has ended by now: a hanging thread must not delay the end of the process.
 JOIN_SECONDS = 2.0
 
 
@@ -18,7 +18,7 @@ def leave(code: int) -> None:
 
     An engine that is loading may be importing torch, which takes 4 s. The interpreter's own end
     would wait for the lock of the dynamic linker, which that import holds. And if it stops a thread
-    amid C++, that aborts the process. All that the program had opened is closed by now.
+    inside C++, that aborts the process. All of the program's files and sockets are closed by now.
     """
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if not others:

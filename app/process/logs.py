@@ -1,4 +1,4 @@
-"""Logs: go to a file, and to standard error if wanted; the last lines are kept at hand."""
+"""Logs: written to a file, and to standard error if wanted; the last lines stay in memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ OURS = ("app", "engine", "widgets")
 FILE_BYTES = 1_000_000
 FILES_KEPT = 3
 LINES_KEPT = 500
-# Warnings and errors of one place in the code: so many at once, and then one in so many seconds.
+# Limits of warnings and errors of one place in the code: so many at once, and then one in so many
+# seconds.
 LINES_AT_ONCE = 30
 SECONDS_A_LINE = 10.0
 
-# Standard error tells the failures that these modules log anyway, as sentences.
+# Modules whose failures are shown on standard error in any case, as sentences.
 _TOLD_ANYWAY = ("engine.serving.host", "app.process.crash")
 
 _IS_LOGGED = "is_logged"
@@ -37,8 +38,8 @@ class _Place:
     """A place in the code that logs.
 
     Attributes:
-        room: for how many lines there is at `filled_at`.
-        left_out: lines since the last one that was let through.
+        room: how many lines may pass at `filled_at`.
+        left_out: lines dropped since the last one that passed.
     """
 
     room: float
@@ -47,9 +48,9 @@ class _Place:
 
 
 class Sparing(logging.Filter):
-    """Leaves out warnings and errors that one place in the code logs again and again, as clients
-    can make it do: they would push all else out of the file, and out of crash reports. The next
-    line that is let through says how many it were. All handlers of a log have one.
+    """Drops repeated warnings and errors of one place in the code, which clients can provoke: they
+    would push all else out of the file, and out of crash reports. The next line that passes has
+    their number. A log's handlers share one.
 
     Args:
         clock: monotonic seconds.
@@ -65,7 +66,7 @@ class Sparing(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         known = record.__dict__
-        if _IS_LOGGED not in known:  # It passes once for each handler.
+        if _IS_LOGGED not in known:  # A record passes once for each handler.
             with self._lock:
                 known[_IS_LOGGED] = self._takes(record)
         return bool(known[_IS_LOGGED])
@@ -86,7 +87,7 @@ class Sparing(logging.Filter):
 
 
 class RecentLines(logging.Handler):
-    """The last lines logged, for the log panel and for crash reports."""
+    """The last log lines, for the log panel and for crash reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class RecentLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.lines.append(self.format(record))
-        except Exception:  # a library's call whose arguments do not fit its text
+        except Exception:  # a library's call whose arguments do not match its format
             self.handleError(record)
 
 
@@ -108,20 +109,20 @@ class PrivateFile(logging.handlers.RotatingFileHandler):
 
 
 class HarmlessFormatter(logging.Formatter):
-    """Formats records for a terminal, harmless, because they may quote texts from anywhere."""
+    """Formats records harmlessly for a terminal, because they may quote any text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless(super().format(record))
 
 
 def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
-    """Send what our modules log at `level` and above to a file and, if wanted, to standard error.
+    """Send our modules' records at `level` and above to a file and, if wanted, to standard error.
     Other modules are logged from warning on. Returns the last lines.
 
     If the file cannot be written, one line says so, and there is no file.
 
     Args:
-        file: where the log is kept.
+        file: the log file.
         level: a level by name; None is info for the file and warning for standard error.
         stderr: whether the log goes to standard error too. It must not while the interface shows.
     """
@@ -166,8 +167,8 @@ def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
 
 
 def _is_for_person(record: logging.LogRecord) -> bool:
-    """Whether a record goes to standard error. Warnings of libraries go only to the file, for they
-    are mostly about choices of ours."""
+    """Whether a record goes to standard error. Warnings of libraries only go to the file, because
+    they are mostly about our own choices."""
     if record.name.partition(".")[0] not in OURS:
         return record.levelno >= logging.ERROR
     return record.name not in _TOLD_ANYWAY

@@ -1,4 +1,4 @@
-"""Paced: a runner whose steps take long enough to be followed by eye."""
+"""Paced: a runner whose steps are slow enough to watch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.api.client import LoadRequest
 from engine.batch.plan import Runner, StepPlan, StepResult
 from engine.serving.loading import LoadedModel, Progress
 
-# 20 tokens a second for each chat, as a large model gives.
+# 20 tokens a second for each chat, the speed of a large model.
 STEP_SECONDS = 0.05
 
 
@@ -21,9 +21,9 @@ class _Handle:
 
 
 class Paced:
-    """A `Runner` over another one, which has each step take a while.
+    """A `Runner` around another one, which makes each step take a while.
 
-    The built-in model is so small that a reply of it is there before one has looked.
+    The built-in model is so small that its replies would be complete before anyone could look.
     """
 
     def __init__(self, runner: Runner) -> None:

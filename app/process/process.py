@@ -1,4 +1,4 @@
-"""Process: runs a command to its end, with its log, signals, complaints and exit code."""
+"""Process: runs a command to its end, with its log, signals, error messages and exit code."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def error_terminal() -> TextIO | None:
 
 
 def show(text: str, end: str = "\n", *, as_it_is: bool = False) -> None:
-    """Print a text at once, so that whoever reads from a pipe can follow. On a terminal it is made
+    """Print a text at once, so that a reader of a pipe can follow. For a terminal it is made
     harmless.
 
     Args:
-        as_it_is: whether a terminal is to obey control characters in it, such as our own colours.
+        as_it_is: whether a terminal gets its control characters, such as our own colours.
 
     Raises:
         StreamError: standard output cannot be written.
-        BrokenPipeError: nobody reads standard output any more.
+        BrokenPipeError: the reader of standard output has gone.
     """
     if is_terminal(sys.stdout) and not as_it_is:
         text = harmless(text)
@@ -84,9 +84,9 @@ def show(text: str, end: str = "\n", *, as_it_is: bool = False) -> None:
 
 
 def complain(message: str) -> None:
-    """Tell a person what is wrong, on standard error, where no program reads.
+    """Print an error message for the user, on standard error, where no program reads.
 
-    It is made harmless, for names and paths in it may hold characters that a terminal would obey.
+    It is made harmless, because names and paths in it may hold control characters.
     """
     for line in harmless(message).splitlines():
         typer.echo(f"tui: {line}", err=True)
@@ -98,11 +98,11 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
     Args:
         body: the command; returns its exit code.
         stderr: whether the log goes to standard error too. It must not while the interface shows.
-        drains: whether a closed terminal is to end the command as SIGTERM does.
+        drains: whether a closed terminal ends the command as SIGTERM does.
 
     Raises:
-        SystemExit: SIGTERM came, or SIGHUP to a command that drains. All that the command had
-            opened is closed.
+        SystemExit: SIGTERM came, or SIGHUP to a command that drains. All of the command's files and
+            sockets are closed.
     """
     recent = set_up(settings.log_file, settings.log_level, stderr=stderr)
     for name in unknown_variables():
@@ -113,10 +113,10 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Windows has no SIGHUP. Whoever starts a command by nohup wants it to go on.
+    # Windows has no SIGHUP. A command started by nohup must keep running.
     if drains and sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
-    # Who lets what runs end takes as long as that may, until the second signal.
+    # A command that drains takes as long as that may, until the second signal.
     with (
         CrashReporter(settings.crash_dir, settings, recent.lines) as reporter,
         Watchdog(lambda how: reporter.report(TimeoutError(how)), signals=2 if drains else 1),
@@ -139,7 +139,7 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
 
 
 def _discard_output() -> None:
-    """Discard what standard output still holds. Otherwise Python complains of it at its end."""
+    """Discard buffered standard output. Otherwise Python complains about it at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -149,6 +149,6 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _hang_up(number: int, _frame: FrameType | None) -> None:
-    # The shell sends a SIGHUP and the kernel another one. The second is no wish to end at once.
+    # The shell sends a SIGHUP and the kernel another one. The second does not mean to end at once.
     signal.signal(number, signal.SIG_IGN)
     sys.exit(ExitCode.HUNG_UP)

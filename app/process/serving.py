@@ -32,18 +32,18 @@ class ModelLoadError(Exception):
 def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     """Load a model. The loader is imported only now, because with torch that takes 4 s.
 
-    A name that no model has is refused before that.
+    An unknown model name is refused before that.
 
     Raises:
         InvalidConfigError, ModelError: see `engine.serving.loading.ModelLoader`.
     """
     entry = Registry.read(request.models_file).find(request.model)
     # By default, threads of OpenMP spin while they wait. Once anything else runs, they take the
-    # cores from the threads that compute, and from the screen: on two busy cores the demo took 21
-    # to 47 s with spinning threads, and 3 s without. The variable is read when torch is imported.
+    # cores from the computing threads, and from the screen: on two busy cores the demo took 21 to
+    # 47 s with spinning threads, and 3 s without. Torch reads the variable at import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    # Built once: a model whose loading failed is garbage by the next time, and is not kept.
+    # Only once: a model whose loading failed is garbage by the next time, and must not be frozen.
     is_there = "engine.model.loader" in sys.modules
     with nullcontext() if is_there else heap.building():
         preload_torch()
@@ -60,8 +60,8 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 
 
 def check_model(request: LoadRequest) -> None:
-    """Refuse a model that there cannot be: neither in the registry, nor a folder or a file, nor
-    named as the hub names its own.
+    """Refuse a model name that cannot exist: neither in the registry, nor a folder or a file, nor
+    in the form of the hub's names.
 
     Raises:
         ModelLoadError: there is no such model, or the registry cannot be read.
@@ -75,7 +75,7 @@ def check_model(request: LoadRequest) -> None:
 @contextmanager
 def loading(request: LoadRequest) -> Iterator[EngineClient]:
     """An engine that begins to load a model, and serves it until the end of the context. Requests
-    that run then are aborted.
+    in flight are then aborted.
 
     Raises:
         EngineCrashError: the engine crashed.
@@ -93,7 +93,7 @@ def wait_until_loaded(client: EngineClient, terminal: TextIO | None = None) -> N
     """Wait until an engine has loaded its model.
 
     Args:
-        terminal: shows how far the loading is; None is nowhere.
+        terminal: shows the progress of loading; None shows nothing.
 
     Raises:
         ModelLoadError: the model could not be loaded.
@@ -112,8 +112,8 @@ def wait_until_loaded(client: EngineClient, terminal: TextIO | None = None) -> N
 
 @contextmanager
 def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[EngineClient]:
-    """As `loading`, once the model is there; arguments and errors are those of
-    `wait_until_loaded`, too."""
+    """As `loading`, once the model is loaded; arguments and errors also include those of
+    `wait_until_loaded`."""
     with loading(request) as client:
         wait_until_loaded(client, terminal)
         yield client

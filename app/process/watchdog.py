@@ -1,4 +1,4 @@
-"""Watchdog: ends a process that a signal has asked to end, if it does not end by itself."""
+"""Watchdog: ends a process that does not end by itself after a signal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Self
 
 from widgets.harmless import harmless
 
-# Together 10 s from the signal on. The interface gives replies 3 s to end, and then saves them;
-# an engine that takes longer than the rest has nothing that is still to be saved.
+# Together 10 s from the signal on. The interface gives replies 3 s to end, and then saves them; an
+# engine that takes longer has nothing left to save.
 PATIENCE_SECONDS = 8.0
 SAVE_SECONDS = 2.0
 
@@ -24,8 +24,8 @@ _last_calls: list[Callable[[], object]] = []
 
 @contextmanager
 def last_call(call: Callable[[], object]) -> Iterator[None]:
-    """Within, something that is done before a watchdog ends the process, on a thread of its own:
-    whatever hangs, hangs still, and may hold what the call waits for."""
+    """Register, for a block, a call that a watchdog makes before it ends the process. It runs on
+    its own thread: the hanging thread still hangs, and may hold a lock that the call needs."""
     _last_calls.append(call)
     try:
         yield
@@ -34,15 +34,16 @@ def last_call(call: Callable[[], object]) -> Iterator[None]:
 
 
 class Watchdog:
-    """Waits for signals on a thread of its own, beside the handlers that there are: those run in
-    the main thread, which may hang in a call, or whose event loop may come to nothing any more.
+    """Waits for signals on its own thread, beside the existing handlers: those run in the main
+    thread, which may hang in a call, or whose event loop may be stuck.
 
-    As a context, for the main thread. Each signal must have a handler in Python. A thread that
-    computes in C and never gives the interpreter back stops this one, too.
+    A context manager for the main thread. Each signal must have a handler in Python. A thread that
+    computes in C without releasing the interpreter stops this one, too.
 
     Args:
-        signals: how many the process has to be asked by; it may take its time before the last one.
-        report: gets a sentence that says that it hung; returns the line for standard error.
+        signals: the number of signals that end the process; before the last one it may take its
+            time.
+        report: called with a sentence that says that it hung; returns the line for standard error.
         leave: ends the process with a code.
     """
 
@@ -57,7 +58,7 @@ class Watchdog:
         self._leave = leave
         self._closed = threading.Event()
         self._heard, self._told = socket.socketpair()
-        # Python writes the number of a signal as it comes, whatever the main thread does.
+        # Python writes the number of a signal at once, whatever the main thread does.
         self._told.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._before = -1
@@ -102,5 +103,5 @@ class Watchdog:
 
     def _tell(self, asked: signal.Signals) -> None:
         line = self._report(f"it did not end within {PATIENCE_SECONDS:g} s of {asked.name}")
-        # Past `sys.stderr`, which may be one of the interface's, and its lock.
+        # Bypass `sys.stderr`, which may be one of the interface's, and its lock.
         os.write(2, f"tui: {harmless(line)}\n".encode())
