@@ -1,4 +1,4 @@
-"""AlertRules: of what the interface warns, and from which figure on."""
+"""AlertRules: the alerts of the interface, and their thresholds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class AlertKind:
     """One kind of alert.
 
     Attributes:
-        title: what the figure is called, for people.
-        default: the figure above which it is raised, unless another one is stated.
+        title: the figure's name, for people.
+        default: the threshold, unless another one is stated.
         unit: of that figure.
         meaning: when it is raised, for people.
     """
@@ -45,7 +45,7 @@ _DEFAULTS = {kind.name: kind.default for kind in KINDS}
 
 
 def _switch(value: object, name: str) -> object:
-    """`true` is the default figure and `false` is none; a number is itself."""
+    """`true` is the default threshold and `false` is none; a number is itself."""
     if isinstance(value, bool):
         return _DEFAULTS[name] if value else None
     return value
@@ -59,7 +59,7 @@ _Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
 class AlertRules(BaseModel):
-    """The figure above which each alert is raised; None where it is off.
+    """The threshold of each alert; None if it is off.
 
     Attributes:
         bell: whether the terminal's bell rings with each.
@@ -76,7 +76,7 @@ class AlertRules(BaseModel):
     bell: bool = False
 
     def limits(self) -> Iterator[tuple[AlertKind, float]]:
-        """The kinds that are on, each with its figure."""
+        """The kinds that are on, each with its threshold."""
         for kind in KINDS:
             if (limit := getattr(self, kind.name)) is not None:
                 yield kind, limit

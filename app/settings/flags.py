@@ -1,6 +1,6 @@
 """Flags: the options of `tui`, and those that several of its commands share, in groups.
 
-Options that state settings have the names of the settings. None means not stated.
+Options for settings have the names of the settings. None means not stated.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def _json(text: str) -> object:
         raise BadParameter(f"{reprlib.repr(text)} is no JSON") from None
 
 
-# Shells ask for these by starting the program for each press of Tab, so that each imports what it
-# needs. Where nothing is found, a shell completes the names of files.
+# Shells request completions by starting the program for each press of Tab, so each of these imports
+# only what it needs. Without completions, a shell completes file names.
 
 
 def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """A completion by those of some names that begin as what was typed; none if they raise."""
+    """A completion with the names that begin with the typed text; none if `names` raises."""
 
     def complete(incomplete: str) -> list[str]:
         try:
@@ -55,7 +55,7 @@ def _policy_names() -> Iterable[str]:
 
 
 def _knob_values() -> Iterator[str]:
-    """Each knob with each value that it has a name for; a number is the user's to write."""
+    """Each knob with each of its named values; the user types a number."""
     from engine.api.config import EngineConfig
     from engine.api.knobs import KNOB_SPECS
     from engine.scheduling.policies import policy_names
@@ -63,7 +63,7 @@ def _knob_values() -> Iterator[str]:
     config = EngineConfig(num_blocks=1, max_model_len=1)
     for spec in KNOB_SPECS:
         choices = spec.range(config, policy_names()).choices
-        # A switch as `--knob` reads it.
+        # A switch as `--knob` parses it.
         yield from (f"{spec.name}={str(one).lower()}" for one in choices)
         if not choices:
             yield f"{spec.name}="
@@ -74,7 +74,7 @@ def _theme_names() -> Iterable[str]:
 
 
 class FileFormat(StrEnum):
-    """What `tui export` writes."""
+    """The formats of `tui export`."""
 
     JSON = "json"
     MARKDOWN = "markdown"
@@ -153,7 +153,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Which model, and where it runs."""
+    """The model, and its device."""
 
     model: Annotated[
         str | None,
@@ -170,7 +170,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How the model is loaded, and how serving starts."""
+    """Options for loading the model, and for the start of serving."""
 
     dtype: Annotated[
         str | None,
@@ -219,7 +219,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a reply is sampled."""
+    """Options for sampling a reply."""
 
     max_tokens: Annotated[
         int | None, Option("--max-tokens", metavar="N", help="Most tokens of a reply.")
@@ -255,7 +255,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """How the interface looks."""
+    """Options for the look of the interface."""
 
     theme: Annotated[
         str | None,
@@ -271,7 +271,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """Where chats come from over MQTT."""
+    """Options for chats over MQTT."""
 
     mqtt: Mqtt = None
     embedded_broker: Annotated[
@@ -282,7 +282,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http:
-    """Where requests over HTTP come in."""
+    """Options for requests over HTTP."""
 
     http: Annotated[
         str | None,
@@ -296,7 +296,7 @@ class Http:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """By what a broker knows us, and by what we know the broker."""
+    """Our credentials for a broker, and the certificates to verify it."""
 
     password_file: Annotated[
         Path | None,
@@ -315,7 +315,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where a server is asked, and under which names."""
+    """A server's addresses, and its names."""
 
     http: Http
     broker: Broker
@@ -328,7 +328,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Which servers a client asks, and over which broker."""
+    """The servers that a client uses, and their broker."""
 
     mqtt: Mqtt = None
     pool: Pool = None
@@ -337,15 +337,15 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What `tui ask` asks, and how.
+    """The options of `tui ask`.
 
     Attributes:
-        question: the text; None and "-" mean what standard input holds.
+        question: the text; None and "-" mean the content of standard input.
         session: the name of a conversation that the server keeps for the user.
         system: the system prompt; None leaves it to the server.
-        sampling: the parameters that are stated; the others are left to the server.
+        sampling: the stated parameters; the others are left to the server.
         priority: requests with a larger one go first.
-        timeout: the most seconds to wait, in all.
+        timeout: most seconds to wait, in all.
     """
 
     question: Annotated[

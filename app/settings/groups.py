@@ -1,7 +1,7 @@
 """Groups: dataclasses whose fields are options of the command line, each declared once.
 
-A field is annotated as a parameter of a typer command is, and has the option's default. A field
-that is a group itself stands for the options of that group.
+A field is annotated like a parameter of a typer command, and has the option's default. A field that
+is a group itself stands for the options of that group.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, get_type_hints
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it, with the options of each group in the place of the group.
+    """The command in the form that typer expects, with each group replaced by its options.
 
-    The command itself is called with groups. An option that was not stated has its default there.
+    The command itself is called with groups. Options that were not stated have their defaults
+    there.
     """
     kinds = get_type_hints(command, include_extras=True)
     del kinds["return"]
@@ -35,7 +36,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stated(*groups: object) -> dict[str, object]:
-    """The options of the groups by name, with those of groups inside them."""
+    """The options of the groups by name, including those of nested groups."""
     values: dict[str, object] = {}
     for group in groups:
         assert is_dataclass(group)
@@ -52,8 +53,8 @@ def _options(name: str, kind: Any, default: object) -> Iterator[inspect.Paramete
         return
     kinds = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        # A field without a plain default has a list of its own: the option takes several values,
-        # and by default none.
+        # A field without a plain default is a list: the option accepts several values, and by
+        # default has none.
         its = None if field.default is MISSING else field.default
         yield from _options(field.name, kinds[field.name], its)
 

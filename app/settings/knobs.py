@@ -1,4 +1,4 @@
-"""Knobs as a person states them: values as texts, and policies from the person's own files."""
+"""Knobs in user input: values as texts, and policies from the user's own files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAMES = {field.name for field in fields(Knobs)}
 
 
 def parse_knob(text: str) -> tuple[str, KnobValue]:
-    """The name and the value that `name=value` states.
+    """Parse `name=value`.
 
-    The value has the knob's type. A policy that is stated as `module:Class` is loaded. Names and
-    ranges are checked by `engine.api.knobs.change_knobs`.
+    The value has the knob's type. A policy in the form `module:Class` is loaded.
+    `engine.api.knobs.change_knobs` checks names and ranges.
 
     Raises:
         InvalidConfigError: the text has another form, the value has another type, or the policy
@@ -39,10 +39,10 @@ def parse_knob(text: str) -> tuple[str, KnobValue]:
 
 
 def find_policy(stated: str) -> str:
-    """The name of a policy. One that is stated as `module:Class` is loaded and registered.
+    """The name of a policy. One in the form `module:Class` is loaded and registered.
 
     Raises:
-        InvalidConfigError: it cannot be loaded, or it is no policy.
+        InvalidConfigError: it cannot be loaded, or is no policy.
     """
     if ":" not in stated:
         return stated

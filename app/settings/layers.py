@@ -1,4 +1,4 @@
-"""Layers: puts together what flags, environment and file state of the settings, and checks it."""
+"""Layers: merges the settings from flags, environment and file, and validates them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _ENVIRONMENT |= {f"{PREFIX}HTTP_{name.upper()}": f"http_{name}" for name in HTTP
 _ENVIRONMENT[f"{PREFIX}API_KEY"] = "api_key"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-# An envelope that is at least as wide as any. The real one is known only when a model is loaded,
-# and the knobs are checked against it then.
+# An envelope at least as wide as any. The real one is known only when a model is loaded, and the
+# knobs are checked against it then.
 _WIDEST = EngineConfig(
     num_blocks=1, max_model_len=1, max_num_seqs=1 << 20, max_num_batched_tokens=1 << 20
 )
@@ -55,7 +55,7 @@ _FITTING = Knobs(max_num_seqs=1, max_num_batched_tokens=_WIDEST.max_num_batched_
 
 # A setting's table ("" for none) and its name.
 _Key = tuple[str, str]
-# For each setting that is stated: its value, and where it was stated.
+# For each stated setting: its value, and its source.
 _Stated = dict[_Key, tuple[object, str]]
 
 _URL, _PASSWORD, _PASSWORD_FILE = ("mqtt", "url"), ("mqtt", "password"), ("mqtt", "password_file")
@@ -67,20 +67,20 @@ _EITHER: tuple[tuple[_Key, _Key], ...] = (
 
 
 def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
-    """The configuration file that is in force, whether it exists or not.
+    """The configuration file in force, whether it exists or not.
 
     Args:
         stated: the file named on the command line; None if none was.
     """
     named = stated or (Path(env[CONFIG_VARIABLE]) if env.get(CONFIG_VARIABLE) else None)
     if named is not None:
-        # Where there is no such user it stays as it is, and is told as a file that is not there.
+        # If there is no such user it stays as it is, and is reported as a missing file.
         return Path(os.path.expanduser(named))
     return user_config_path(APP, appauthor=False) / "config.toml"
 
 
 def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables TUI_* from which no setting is read: they are misspelt, or another program's."""
+    """Variables TUI_* that are no setting: they are misspelt, or another program's."""
     known = {*_ENVIRONMENT, CONFIG_VARIABLE}
     return sorted(name for name in env if name.startswith(PREFIX) and name not in known)
 
@@ -90,14 +90,15 @@ def load_settings(
     config: Path | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """The settings. A flag goes before the environment, which goes before the configuration file;
-    what is stated nowhere has its default.
+    """Load the settings. A flag overrides the environment, which overrides the configuration file;
+    all others have their defaults.
 
     Args:
         flags: values by name. A name is that of a setting, of a sampling parameter, one of
-            `MQTT_NAMES`, one of `HTTP_NAMES` behind `http_`, `api_key`, or `policy`. The value of
-            `knobs` is a list of `name=value`, that of `mqtt` the URL, and that of `http` where to
-            listen. None means not stated, and so does an `api_key` of "-": the environment has it.
+            `MQTT_NAMES`, one of `HTTP_NAMES` after `http_`, `api_key`, or `policy`. The value of
+            `knobs` is a list of `name=value`, that of `mqtt` the URL, and that of `http` the
+            address to listen on. None means not stated, and so does an `api_key` of "-": the
+            environment has it.
         config: the file named on the command line, which must exist; None if none was named.
 
     Raises:
@@ -111,8 +112,8 @@ def load_interface(
     config: Path | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> tuple[Settings, OwnSettings]:
-    """The settings of the interface: what was changed in it goes before the configuration file,
-    and after flags and environment. `load_settings` has the arguments, and what is raised."""
+    """Load the settings of the interface: its own changes override the configuration file, and are
+    overridden by flags and environment. Arguments and errors are those of `load_settings`."""
     below, above = _below(config, env), _above(flags or {}, env)
     base = _validate(_merged(below, above))
     file = OwnFile(base.data_dir)
@@ -131,7 +132,7 @@ def _above(flags: Mapping[str, object], env: Mapping[str, str]) -> _Stated:
 
 
 def _merged(*layers: _Stated) -> _Stated:
-    """What layers state together; a later one goes before those in front of it."""
+    """The union of layers; a later one overrides those before it."""
     stated: _Stated = {}
     for layer in layers:
         _override(stated, layer)
@@ -206,7 +207,7 @@ def _key(name: str) -> _Key:
 
 
 def _hide_password(layer: _Stated) -> _Stated:
-    """Take the broker's password out of its URL, and put secrets where nothing prints them."""
+    """Move the broker's password out of its URL, and wrap secrets so that nothing prints them."""
     stated, source = layer.get(_URL, (None, ""))
     if isinstance(stated, str):
         url, password = split_password(stated)
@@ -221,7 +222,7 @@ def _hide_password(layer: _Stated) -> _Stated:
 
 
 def _literal(text: str) -> object:
-    """A number, list or boolean as JSON writes it; any other text stays as it is."""
+    """A number, list or boolean in JSON; any other text stays as it is."""
     try:
         return json.loads(text)
     except ValueError:
@@ -231,12 +232,12 @@ def _literal(text: str) -> object:
 def _override(stated: _Stated, layer: _Stated) -> None:
     for pair in _EITHER:
         for one, other in (pair, pair[::-1]):
-            # These are two ways to state one thing. A layer that states it in one way replaces what
-            # the layers before state in the other.
+            # These are two ways to state one thing. A layer that states it in one way replaces the
+            # other way in the layers before.
             if one in layer and other not in layer:
                 stated.pop(other, None)
     if _URL in layer and _URL in stated:
-        # A password is only for the broker with which it was stated.
+        # A password only applies to the broker with which it was stated.
         for name in (_PASSWORD, _PASSWORD_FILE):
             if name in stated and stated[name][1] == stated[_URL][1]:
                 del stated[name]
@@ -277,7 +278,7 @@ def _check_sampling(sampling: dict[str, Any], stated: _Stated) -> None:
 def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
     if not knobs:
         return
-    # It takes 0.02 s, and the first screen is waited for.
+    # This takes 0.02 s, and delays the first screen.
     from engine.scheduling.policies import policy_names
 
     try:
@@ -290,7 +291,7 @@ def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
 
 
 def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
-    """A sentence on what pydantic found wrong. It begins with where that was stated."""
+    """A sentence on pydantic's error. It begins with the setting's source."""
     place = [str(part) for part in detail["loc"] if part != "[key]"]
     reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     table = place[0]

@@ -1,7 +1,7 @@
-"""OwnFile: what was changed in the interface, kept beside the chats.
+"""OwnFile: the settings that were changed in the interface, stored beside the chats.
 
 The user's own configuration file is never written: it has comments, and may be under version
-control. This one goes before it, and after flags and environment.
+control. This file overrides it, and is overridden by flags and environment.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _Tree = dict[str, object]
 
 
 class OwnFile:
-    """A TOML file of settings, as the interface has changed them."""
+    """A TOML file with the settings that the interface has changed."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
 
     def read(self) -> _Tree:
-        """What it states; empty if it is not there.
+        """Its settings; empty if it does not exist.
 
         Raises:
             SettingsError: it cannot be read, or is no TOML.
@@ -43,11 +43,11 @@ class OwnFile:
             raise SettingsError(f"{self.path}: {reason}") from None
 
     def state(self, table: str, name: str, value: str | float | None) -> None:
-        """Keep a setting, or forget it if the value is None. The file is there as a whole before
-        and after, whatever happens meanwhile, and is for its owner only.
+        """Store a setting, or remove it if the value is None. The file is always complete, even
+        after a crash, and readable by its owner only.
 
         Args:
-            table: "" for the settings that stand in none.
+            table: "" for settings outside all tables.
 
         Raises:
             SettingsError: the file cannot be read or written.
@@ -68,7 +68,7 @@ class OwnFile:
     def _write(self, text: str) -> None:
         folder = self.path.parent
         make_folder(folder)
-        # Such a file is made for its owner only.
+        # `mkstemp` makes the file for its owner only.
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{NAME}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -92,6 +92,6 @@ def _toml(tree: Mapping[str, object]) -> str:
 
 
 def _lines(values: Mapping[str, object]) -> list[str]:
-    # Texts, numbers and booleans of JSON are those of TOML, which knows no halves of characters.
+    # JSON's texts, numbers and booleans are those of TOML, which forbids lone surrogates.
     dump = partial(json.dumps, ensure_ascii=False)
     return [f"{dump(name)} = {dump(value)}\n" for name, value in values.items()]

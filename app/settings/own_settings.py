@@ -1,4 +1,4 @@
-"""OwnSettings: what the interface may change of the settings, and what they would be without."""
+"""OwnSettings: the settings that the interface may change, and their values without its changes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class OwnSettings:
     """The interface's part of the settings.
 
     Attributes:
-        file: where changes are kept.
+        file: the file for changes.
         base: the settings without the file.
-        fixed: for each setting that goes before the file, as (table, name), where it is stated: a
-            change of it counts from the first start without that.
+        fixed: for each setting that overrides the file, as (table, name), its source: a change
+            takes effect at the first start without it.
     """
 
     file: OwnFile

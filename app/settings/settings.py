@@ -1,4 +1,4 @@
-"""Settings: what a person may choose, with the default and the allowed values of each."""
+"""Settings: all settings of a user, with their defaults and allowed values."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 
 class SettingsError(Exception):
-    """A setting is unknown or out of range; the message names it, where it was stated, and what is
+    """A setting is unknown or out of range; the message names it, its source, and what is
     allowed."""
 
 
 def parse_size(value: object) -> int:
-    """The bytes that a number states, or a text such as 2GiB, 512M or 1.5GB.
+    """Parse a number of bytes, or a text such as 2GiB, 512M or 1.5GB.
 
     Raises:
         ValueError: the value is no size.
@@ -72,32 +72,31 @@ class Settings(BaseModel):
 
     Attributes:
         model: a name from the registry, a folder, or a hub id.
-        models: the registry file; None is the one that comes with the package.
+        models: the registry file; None is the one in the package.
         device: auto, cpu, cuda or cuda:N; None is auto.
         dtype: the type of the weights; None is that of the registry.
-        quantize: what the weights of products are quantized to at load; None is what the registry
-            says.
+        quantize: the quantized type of matrix weights at load; None is the registry's choice.
         kv_memory: bytes of the KV pool; excludes `num_blocks`.
         num_blocks: blocks of the KV pool.
-        swap_memory: bytes of host memory for conversations that are swapped out; 0 is none.
-        snapshot_memory: bytes for the states of prefixes, of models that keep states; 0 is none.
+        swap_memory: bytes of host memory for swapped-out conversations; 0 is none.
+        snapshot_memory: bytes for the states of prefixes, for models with states; 0 is none.
         max_model_len: most tokens of a sequence.
         max_num_seqs, max_num_batched_tokens: most sequences and most tokens in a step.
         system: the system prompt of new conversations.
         pin_system: whether its blocks are never evicted.
         sampling: parameters by name that replace the model's defaults
             (`engine.api.sampling.SamplingParams`).
-        knobs: the values by name at which knobs start (`engine.api.knobs.Knobs`).
+        knobs: the initial values of knobs by name (`engine.api.knobs.Knobs`).
         log_level: the lowest level that is logged; None is info for the file and warning for
             standard error.
         data_dir: the folder of the store and of crash reports.
         theme: the interface's theme; None is the default one.
         ascii: whether to draw with ASCII only.
-        cadence: how often the interface looks at the engine.
-        keys: keys by the name of what they do.
-        alerts: of what the interface warns.
-        mqtt: the broker, if there is one, and what its users may take.
-        http: where requests over HTTP come in, if they do, and what their users may take.
+        cadence: how often the interface polls the engine.
+        keys: keys by the names of their actions.
+        alerts: the alerts of the interface.
+        mqtt: the broker, if there is one, and its users' limits.
+        http: the HTTP gateway, if there is one, and its users' limits.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -141,16 +140,16 @@ class Settings(BaseModel):
 
     @property
     def pinned(self) -> tuple[ChatMessage, ...]:
-        """The messages with which conversations begin and whose blocks are never evicted; empty if
+        """The messages that begin every conversation and whose blocks are never evicted; empty if
         there are none."""
         wanted = self.pin_system and self.system
         return (ChatMessage("system", self.system),) if wanted else ()
 
     @property
     def first_knobs(self) -> dict[str, Any]:
-        """The values at which knobs start: those that are stated, and where there are keys the
-        order in which their holders share the engine. It looks at no priority: where a user may
-        have one, it stays as it is."""
+        """The initial values of knobs: the stated ones, and, if there are keys, the fair order
+        among their owners. That order ignores priorities: if a user may have one, the order stays
+        as stated."""
         http, mqtt = self.http, self.mqtt
         quotas = (http.quota, *http.keys.values(), mqtt.quota, *mqtt.users.values())
         has_priorities = any(quota.max_priority > 0 for quota in quotas)
@@ -159,7 +158,7 @@ class Settings(BaseModel):
         return {"order": "fair", **self.knobs}
 
     def load_request(self) -> LoadRequest:
-        """The part that says which model to load and how."""
+        """The settings for loading a model."""
         return LoadRequest(
             model=os.path.expanduser(self.model),
             models_file=str(self.models) if self.models else None,
@@ -179,8 +178,8 @@ class Settings(BaseModel):
 
 NAMES = tuple(Settings.model_fields)
 TABLES = ("sampling", "knobs", "keys", "alerts", "mqtt", "http")
-# The settings of the table [mqtt] that one text can state. `url` is not among them, for its flag
-# and its variable are --mqtt and TUI_MQTT.
+# The settings of the table [mqtt] that one text can state. `url` is not among them, because its
+# flag and its variable are --mqtt and TUI_MQTT.
 MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quota", "users"))
 # Those of [http] that a variable can state; the flags and variables of the first two have names of
 # their own.
