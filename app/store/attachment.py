@@ -1,4 +1,4 @@
-"""Attachment: a text that goes along with a message, under a name."""
+"""Attachment: a named text that is sent along with a message."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FENCE = re.compile(r"^`{3,}", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text file, or a text that was pasted.
+    """A text file, or a pasted text.
 
     Attributes:
-        name: of the file, without its folder, or as a paste is called.
+        name: of the file, without its folder, or of the paste.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Attachment:
 
     @property
     def told(self) -> str:
-        """The attachment as the model is told it: its name, and the text in a fence of backticks
-        that is longer than any in the text."""
+        """The attachment in the prompt: its name, and the text in a fence of backticks that is
+        longer than any in the text."""
         longest = max((len(found) for found in _FENCE.findall(self.text)), default=2)
         fence = "`" * (longest + 1)
         end = "" if self.text.endswith("\n") else "\n"
@@ -72,5 +72,5 @@ def _no_text(path: Path, size: int, place: int) -> InvalidRequestError:
 
 
 def told_with(content: str, attachments: tuple[Attachment, ...]) -> str:
-    """What the model is told of a message: its attachments, and then what it says."""
+    """A message in the prompt: its attachments, and then its text."""
     return "\n\n".join((*(attachment.told for attachment in attachments), content)).strip("\n")

@@ -1,4 +1,4 @@
-"""Batches: which there are, who runs them, and the answers that they have so far."""
+"""Batches: the stored batches, their leases, and their answers so far."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSERT INTO batch (id, user, endpoint, completion_window, metadata, status, leas
 VALUES (?, ?, ?, ?, ?, 'validating', ?, '{}', ?, ?, ?, ?)
 """
 
-# One answer a line, whichever of the two files it goes to, and whoever tries to give another.
+# One answer for each line, in either of the two files, also if two programs try to store one.
 _ANSWER = """
 INSERT INTO line (file, number, content)
 SELECT file.number, ?3, ?4 FROM batch JOIN file ON file.id = iif(?5, output, faults)
@@ -60,13 +60,13 @@ WHERE file.id IN (?, ?) AND line.number BETWEEN ? AND ?
 
 
 class Answer(NamedTuple):
-    """What answers a line.
+    """The answer to a line.
 
     Attributes:
         number: of the line.
-        content: a line of the file that it goes to.
+        content: a line of the output file or of the error file.
         is_well: whether it is no error.
-        tokens: that it took.
+        tokens: the tokens that it used.
     """
 
     number: int
@@ -76,10 +76,10 @@ class Answer(NamedTuple):
 
 
 class Batches:
-    """The batches of all users. Nobody finds what is another user's.
+    """The batches of all users. Users cannot find each other's.
 
-    An unfinished batch stands under the lease of the program that runs it. Nobody else changes
-    it, but for its cancellation.
+    An unfinished batch is under the lease of the program that runs it. Other programs can only
+    cancel it.
 
     Raises:
         StoreError: from every method.
@@ -101,12 +101,12 @@ class Batches:
         metadata: Mapping[str, str] | None,
         keep_seconds: float,
     ) -> StoredBatch:
-        """Begin a batch, which this program runs.
+        """Create a batch, which this program runs.
 
         Args:
-            input_file: the id of a file of this user's.
+            input_file: the id of a file of this user.
             seconds: from now until it expires.
-            keep_seconds: how long what it gives is kept.
+            keep_seconds: how long its output is kept.
         """
         batch_id, now = new_batch_id(), time.time()
         stated = None if metadata is None else json.dumps(dict(metadata))
@@ -125,10 +125,10 @@ class Batches:
         return self._batch(rows[0]) if rows else None
 
     def of_user(self, user: str, *, after: StoredBatch | None, most: int) -> list[StoredBatch]:
-        """Batches of a user, the newest first.
+        """Batches of a user, newest first.
 
         Args:
-            after: those that follow this one.
+            after: return those that follow this one.
         """
         rows = self._db.read(
             "SELECT * FROM batch WHERE user = ?1 AND (?2 IS NULL OR number < ?2)"
@@ -138,23 +138,22 @@ class Batches:
         return [self._batch(row) for row in rows]
 
     def counts(self, user: str) -> tuple[int, int]:
-        """How many batches of a user are told of, and how many of them have not ended."""
+        """The number of a user's stored batches, and how many of them have not ended."""
         (row,) = self._db.read(
             "SELECT count(*), coalesce(sum(ended IS NULL), 0) FROM batch WHERE user = ?", user
         )
         return row[0], row[1]
 
     def reread(self, batch_id: str) -> StoredBatch:
-        """A batch as it stands now, by its id; of any user, and it must be there."""
+        """The current state of a batch of any user, by its id; it must exist."""
         (row,) = self._db.read("SELECT * FROM batch WHERE id = ?", batch_id)
         return self._batch(row)
 
     def take_over(self) -> list[StoredBatch]:
-        """Make what dead programs have left this one's to run.
+        """Take over the batches of dead programs.
 
         Returns:
-            all unfinished batches that are this one's now, the oldest first, but for those that are
-            damaged.
+            all unfinished batches of this program, oldest first, without damaged ones.
         """
         rows = self._db.read("SELECT DISTINCT lease FROM batch WHERE ended IS NULL")
         for lease in self._leases.dead(row["lease"] for row in rows):
@@ -175,14 +174,14 @@ class Batches:
         return found
 
     def leave(self) -> None:
-        """Leave what is unfinished to whoever takes it over."""
+        """Release the unfinished batches for another program."""
         self._db.write(
             "UPDATE batch SET lease = '' WHERE lease = ? AND ended IS NULL", (self._leases.own,)
         )
 
     def begin(self, batch_id: str, total: int) -> StoredBatch:
-        """The file of a batch is valid and has so many requests: files for their answers are begun.
-        Nothing changes where it was cancelled meanwhile.
+        """Start a validated batch with `total` requests, and create the files for its answers. This
+        does nothing if it was cancelled meanwhile.
         """
         with self._db.transaction():
             batch = self.reread(batch_id)
@@ -195,7 +194,7 @@ class Batches:
             return self.reread(batch_id)
 
     def fail(self, batch_id: str, errors: Sequence[LineError]) -> StoredBatch:
-        """The file of a batch is not valid. Nothing changes where it was cancelled meanwhile."""
+        """Fail a batch whose file is invalid. This does nothing if it was cancelled meanwhile."""
         with self._db.transaction():
             if self._go(self.reread(batch_id), BatchStatus.FAILED):
                 told = json.dumps([asdict(one) for one in errors])
@@ -203,7 +202,8 @@ class Batches:
             return self.reread(batch_id)
 
     def cancel(self, user: str, batch_id: str) -> StoredBatch | None:
-        """Have a batch end without answers to the rest, if it may; None if there is none."""
+        """Cancel the unanswered rest of a batch, if it may be cancelled; None if there is no such
+        batch."""
         with self._db.transaction():
             batch = self.get(user, batch_id)
             if batch is None:
@@ -212,15 +212,13 @@ class Batches:
             return self.reread(batch_id)
 
     def finalize(self, batch_id: str) -> StoredBatch:
-        """What a batch was to answer is answered, or has expired. Nothing changes where it was
-        cancelled meanwhile."""
+        """Mark a batch as answered or expired. This does nothing if it was cancelled meanwhile."""
         with self._db.transaction():
             self._go(self.reread(batch_id), BatchStatus.FINALIZING)
             return self.reread(batch_id)
 
     def end(self, batch_id: str, status: BatchStatus) -> StoredBatch:
-        """End a batch whose requests are answered: its files are to be seen, if there is anything
-        in them."""
+        """End a batch whose requests are answered, and publish its files, unless they are empty."""
         with self._db.transaction():
             batch = self.reread(batch_id)
             if self._go(batch, status):
@@ -234,12 +232,12 @@ class Batches:
             return self.reread(batch_id)
 
     def input(self, batch: StoredBatch, after: int) -> list[Line]:
-        """The next lines that a batch reads behind the one of this number; none at the end."""
+        """The next input lines of a batch after the one with this number; none at the end."""
         rows = self._db.read("SELECT number FROM file WHERE id = ?", batch.input)
         return self._files.part(rows[0]["number"], after) if rows else []
 
     def unanswered(self, batch: StoredBatch, lines: Sequence[Line]) -> list[Line]:
-        """Those of the lines that a batch reads that have no answer."""
+        """Those of a batch's input lines that have no answer."""
         if not lines:
             return []
         rows = self._db.read(
@@ -249,11 +247,11 @@ class Batches:
         return [line for line in lines if line.number not in answered]
 
     def answer(self, batch_id: str, answers: Sequence[Answer]) -> int:
-        """Keep answers, all or none; those to lines that have one are dropped, and so are those
-        of a batch that is not this program's any more.
+        """Store answers, all or none, except to lines that have one, and to batches that this
+        program does not run any more.
 
         Returns:
-            how many were kept.
+            the number of stored answers.
         """
         self._db.check_disk(sum(len(one.content) for one in answers))
         with self._db.transaction():
@@ -288,7 +286,8 @@ class Batches:
         )
 
     def _go(self, batch: StoredBatch, status: BatchStatus) -> bool:
-        """Bring a batch to another status, within a transaction; False if that may not follow."""
+        """Change the status of a batch, within a transaction; False if that transition is not
+        allowed."""
         if status not in FOLLOWS[batch.status]:
             return False
         now = time.time()
@@ -302,7 +301,7 @@ class Batches:
         return True
 
     def _close(self, batch: StoredBatch, file_id: str | None, what: str) -> str | None:
-        """Have a file of answers be seen; returns its id, or None if there is nothing in it."""
+        """Publish a file of answers; returns its id, or None if it is empty."""
         if file_id is None:
             return None
         (row,) = self._db.read("SELECT number FROM file WHERE id = ?", file_id)

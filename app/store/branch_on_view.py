@@ -1,4 +1,4 @@
-"""BranchOnView: the branch of a conversation that is on view, and how another one comes there."""
+"""BranchOnView: the branch of a conversation that is on view, and switching to another one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class BranchOnView:
-    """What `History` is but for what is said: a tree of messages of which one branch is on view.
+    """The base of `History`: a tree of messages, of which one branch is on view.
 
     Args:
-        store: keeps the conversation; None keeps it in memory only.
+        store: stores the conversation; None keeps it in memory only.
 
     Raises:
         StoreError: the conversation cannot be read.
@@ -27,7 +27,7 @@ class BranchOnView:
     def __init__(self, conversation: Conversation, store: Store | None = None) -> None:
         self.conversation = conversation
         self._store = store
-        # What the store does not have yet: of the conversation, and of messages.
+        # Unsaved changes: of the conversation, and of messages.
         self._is_changed = False
         self._unwritten: dict[str, Message] = {}
         leaf = conversation.leaf
@@ -36,17 +36,17 @@ class BranchOnView:
             raise DeletedError(f"the last message of {conversation.title!r} is not in the store")
         self._tree = Tree(kept)
         self._version: int | None = None  # of the store, when its branches were read
-        self._making: str | None = None  # the reply that is being made here
+        self._making: str | None = None  # the reply in progress here
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The branch on view, oldest first; the last may still grow. From any thread."""
+        """The branch on view, oldest first; the last message may still grow. From any thread."""
         return self._tree.branch(self.conversation.leaf)
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
-        """The messages on view that stand beside others: which one of these it is, from 1, and how
-        many they are.
+        """The messages on view that have alternatives: the index of each among them, from 1, and
+        their number.
         """
         if self._version is None:
             self.look()
@@ -54,7 +54,7 @@ class BranchOnView:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the newest reply has no end yet, whoever is making it."""
+        """Whether the newest reply is unfinished, here or in another program."""
         branch = self.messages
         if not branch or branch[-1].role != "assistant":
             return False  # an imported one may end with a question
@@ -62,18 +62,18 @@ class BranchOnView:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the newest reply is being made by another program."""
+        """Whether another program is writing the newest reply."""
         return self.is_busy and self._making is None
 
     def turn(self, message_id: str, steps: int) -> bool:
-        """Have another branch on view: that of the message so many places on from one on view, as
-        it was left, or else to its newest end. After the last one comes the first.
+        """Switch to the branch of an alternative, `steps` places after a message on view: to its
+        last viewed leaf, or else to its newest one. The alternatives wrap around.
 
         Returns:
-            False where the message stands alone.
+            False if the message has no alternatives.
 
         Raises:
-            StoreError: the branch cannot be read; the one before is still on view.
+            StoreError: the branch cannot be read; the previous one stays on view.
         """
         if message_id not in self.places:
             return False
@@ -84,21 +84,21 @@ class BranchOnView:
         return True
 
     def bring(self, message_id: str) -> None:
-        """Have the branch on view in which a message is: as it was left, or to its newest end.
+        """Switch to the branch of a message: to its last viewed leaf, or else to its newest one.
 
         Raises:
-            StoreError: the branch cannot be read; the one before is still on view.
+            StoreError: the branch cannot be read; the previous one stays on view.
         """
         self._show(self._tree.left(message_id) or self._newest_leaf(message_id))
         self._is_changed = True
 
     def look(self) -> str:
-        """Take in what other programs have done to the conversation; cheap where they did nothing.
+        """Read other programs' changes to the conversation; cheap if there are none.
 
-        Where they went on behind what is on view, their branch is on view then.
+        If they continued the branch on view, their continuation is then on view.
 
         Returns:
-            that they went on with it, as a sentence for the user; else nothing.
+            a sentence for the user if they continued it; else an empty text.
         """
         if self._store is None:
             self._version = 0
@@ -115,7 +115,7 @@ class BranchOnView:
         return found or message_id
 
     def _show(self, leaf: str) -> None:
-        """Have the branch that ends in a leaf on view."""
+        """Put the branch that ends in a leaf on view."""
         conversation = self.conversation
         if leaf not in self._tree and self._store is not None:
             for message in self._store.branch(leaf):
@@ -155,7 +155,7 @@ class BranchOnView:
         return f"Another program went on with this chat: this is {place}/{count}."
 
     def _read_conversation(self, store: Store) -> None:
-        """Take over what others changed of the conversation beside its messages."""
+        """Read other programs' changes to the conversation itself."""
         kept = store.conversation(self.conversation.id)
         if kept is None:
             return
@@ -166,7 +166,7 @@ class BranchOnView:
             conversation.title, conversation.is_named = kept.title, kept.is_named
 
     def _read_awaited(self, store: Store) -> None:
-        """Read what there is of the reply that another program is making, if that is alive."""
+        """Read the current text of the reply that another program is writing, if that is alive."""
         store.journal.end_orphans()
         newest = self.messages[-1]
         kept = store.message(newest.id)

@@ -1,4 +1,4 @@
-"""Branches: where the messages of a conversation part, as the store has it."""
+"""Branches: the branching of a conversation's messages in the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.store.conversation import new_id
 from app.store.database import Database
 from app.store.rows import UP
 
-# All that stands where a message of a branch stands, and what stands behind its end.
+# The alternatives of each message of a branch, and the messages after its leaf.
 _PLACES = """
 WITH RECURSIVE up (id, parent_id) AS (
     SELECT id, parent_id FROM message WHERE id = ?1
@@ -32,12 +32,12 @@ WITH RECURSIVE down (id, number) AS (
 SELECT id FROM down ORDER BY number DESC LIMIT 1
 """
 
-# What a copy of a message has of its own: a request is answered once.
+# Columns that a copy of a message does not share: a request is answered once.
 _OWN = ("number", "id", "conversation_id", "parent_id", "request_id")
 
 
 class Branches:
-    """Works by ids alone: of a branch that is not on view, nothing else is known.
+    """Works with ids alone: of a branch that is not on view, nothing else is loaded.
 
     Raises:
         StoreError: from every method.
@@ -47,9 +47,8 @@ class Branches:
         self._db = db
 
     def places(self, conversation_id: str, leaf: str | None) -> dict[str | None, list[str]]:
-        """Where the branch that ends in a leaf parts: the ids of all messages behind each one of
-        its messages, behind the leaf, and at the beginning (None), in the order in which they were
-        added.
+        """The branch points of the branch that ends in a leaf: the ids of all messages after each
+        of its messages, after the leaf, and at the beginning (None), in order of creation.
         """
         places: dict[str | None, list[str]] = defaultdict(list)
         for row in self._db.read(_PLACES, leaf, conversation_id):
@@ -57,9 +56,9 @@ class Branches:
         return dict(places)
 
     def newest_leaf(self, message_id: str) -> str | None:
-        """The message behind this one that was added last, or this one; None if it is not there.
+        """The last added message after this one, or this one; None if it does not exist.
 
-        Nothing stands behind it, as messages are added behind those that are there.
+        It is a leaf, because messages are only added after existing ones.
         """
         rows = self._db.read(_NEWEST_LEAF, message_id)
         return rows[0]["id"] if rows else None
@@ -86,5 +85,5 @@ class Branches:
         return copy
 
     def version(self) -> int:
-        """Another number whenever another connection has written to the store."""
+        """A number that changes whenever another connection has written to the store."""
         return int(self._db.read("PRAGMA data_version")[0][0])

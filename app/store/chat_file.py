@@ -1,4 +1,4 @@
-"""Chat file: chats with all their branches as JSON, to be kept elsewhere and taken in again."""
+"""Chat file: chats with all their branches as JSON, for export and import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.api.lifecycle import FinishReason
 FORMAT = "batchdeck chats"
 VERSION = 1
 
-_PORTION = 200  # messages that are taken in before others may write again
+_PORTION = 200  # messages that are imported before others may write again
 _MESSAGES = TypeAdapter(list[Message])
 
 
@@ -26,12 +26,12 @@ class ChatFileError(ValueError):
     """A text is no chat file; the message says why."""
 
 
-# Seconds since the epoch, until the end of the year 9999: there are no dates beyond.
+# Seconds since the epoch, until the end of the year 9999, the last valid date.
 _Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]
 
 
 class _Message(BaseModel):
-    """The place of a message in its tree, and in time; what else it has is `Message`'s."""
+    """The fields of a message that order it; the others are `Message`'s."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,7 +42,7 @@ class _Message(BaseModel):
 
 
 class _Chat(BaseModel):
-    """One chat as the file has it. Fields that are not known here are left out."""
+    """One chat of the file. Unknown fields are dropped."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -58,7 +58,7 @@ class _Chat(BaseModel):
 
 
 def dump(chats: Iterable[tuple[Conversation, list[Message]]]) -> str:
-    """Chats, each with all of its messages, as JSON."""
+    """Chats with all of their messages, as JSON."""
     listed = [
         {
             "title": chat.title,
@@ -80,8 +80,8 @@ def dump(chats: Iterable[tuple[Conversation, list[Message]]]) -> str:
 
 
 def load(text: str) -> tuple[list[tuple[Conversation, list[Message]]], list[str]]:
-    """The chats of a file under ids of their own, held by the user of the screen; and a sentence on
-    each one that is wrong, which is left out.
+    """The chats of a file, with new ids, owned by the user of the screen; and a sentence on each
+    invalid one, which is left out.
 
     Raises:
         ChatFileError: it is no such file.
@@ -96,7 +96,7 @@ def load(text: str) -> tuple[list[tuple[Conversation, list[Message]]], list[str]
 
 
 def decode(data: bytes) -> str:
-    """The text of a file. Raises ChatFileError if it has none."""
+    """Decode a file. Raises ChatFileError if it is not text."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,10 +105,10 @@ def decode(data: bytes) -> str:
 
 
 def take_in(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
-    """Put chats into the store, all or none.
+    """Import chats into the store, all or none.
 
-    Others may write in between. Until all of them are there they are deleted ones, which nobody
-    sees, and which the store forgets if the program ends meanwhile.
+    Others may write in between. Until all of them are stored they are marked as deleted: they are
+    invisible, and the store drops them if the program ends meanwhile.
 
     Raises:
         StoreError: it cannot be written.
@@ -138,7 +138,7 @@ def take_in(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -
 def _portions(
     chats: Iterable[tuple[Conversation, list[Message]]],
 ) -> Iterator[list[tuple[Conversation, list[Message]]]]:
-    """Chats that are written at once: so many that they have `_PORTION` messages, or one."""
+    """Chats to write at once: enough for `_PORTION` messages, or one."""
     portion: list[tuple[Conversation, list[Message]]] = []
     for one in chats:
         portion.append(one)
@@ -150,7 +150,7 @@ def _portions(
 
 
 def _listed(text: str) -> list[dict[str, Any]]:
-    """The chats of a file, each to be looked at by itself; raises ChatFileError."""
+    """The chats of a file, not validated yet; raises ChatFileError."""
     why = ""
     try:
         head = json.loads(text)
@@ -215,7 +215,7 @@ def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
         raise ValueError(f"messages.{_told(error)}") from None
     for message in messages:
         if message.role == "assistant" and message.finish_reason is None:
-            message.finish_reason = FinishReason.ABORT  # it was being made when it was written
+            message.finish_reason = FinishReason.ABORT  # it was unfinished when it was exported
     return chat, messages
 
 
@@ -227,7 +227,7 @@ def _dumped(messages: list[Message]) -> list[dict[str, Any]]:
 
 
 def _told(error: Exception) -> str:
-    """The first thing that is wrong, by its field, its value and what is allowed."""
+    """The first fault, with its field, its value and what is allowed."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]

@@ -1,4 +1,4 @@
-"""Contexts: the token ids of conversations, each kept as what it adds to the one before."""
+"""Contexts: the token ids of conversations, each stored as a delta to the previous one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHERE context IS NOT NULL ORDER BY distance
 
 
 class Contexts:
-    """Token ids that are kept with the messages they end with.
+    """Token ids that are stored with the message that they end with.
 
     Raises:
         StoreError: from every method.
@@ -30,7 +30,8 @@ class Contexts:
         self._db = database
 
     def of(self, message_id: str) -> tuple[str, Context] | None:
-        """The token ids kept with this message, or else with the nearest before it, and its id."""
+        """The token ids stored with this message, or else with the nearest one before it, and that
+        message's id."""
         rows = self._db.read(_KEPT, message_id)
         if not rows:
             return None
@@ -39,16 +40,16 @@ class Contexts:
         return newest["id"], Context(newest["model_key"], ids, newest["context_messages"])
 
     def save(self, message_id: str, context: Context) -> None:
-        """Keep the token ids of the conversation up to and with this message.
+        """Store the token ids of the conversation up to and including this message.
 
-        Only what follows the nearest context before it is written: whole contexts would grow with
+        Only the part after the nearest context before it is written: whole contexts would grow with
         the square of the conversation's length.
         """
         with self._db.transaction():
             before = [row for row in self._db.read(_KEPT, message_id) if row["id"] != message_id]
             start = 0
             if before and before[0]["model_key"] == context.model_key:
-                with suppress(DamagedError):  # which is not continued
+                with suppress(DamagedError):  # a damaged one is not continued
                     start = _shared(self._token_ids(before), context.token_ids)
             ids = array("I", context.token_ids[start:])
             self._db.write(
@@ -58,7 +59,7 @@ class Contexts:
             )
 
     def forget(self, message_id: str) -> None:
-        """Drop the token ids kept with a message that none comes after."""
+        """Drop the token ids of a message without successors."""
         self._db.write(
             "UPDATE message SET context = NULL, context_start = NULL, context_messages = NULL,"
             " model_key = NULL WHERE id = ?",
@@ -71,7 +72,7 @@ class Contexts:
 
 
 def _unpack(rows: list[sqlite3.Row]) -> array[int]:
-    """The context of the first row, put together from those that it continues."""
+    """The context of the first row, assembled from those that it continues."""
     parts: list[array[int]] = []
     end: int | None = None
     for row in rows:
@@ -87,7 +88,7 @@ def _unpack(rows: list[sqlite3.Row]) -> array[int]:
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading token ids are the same."""
+    """The length of the common prefix."""
     if one == other[: len(one)]:
         return len(one)
     differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

@@ -21,19 +21,19 @@ def new_id() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """A chat: what it is called, how it is sampled, and where in its tree of messages it stands.
+    """A chat: its title, its settings, and its position in its tree of messages.
 
     Attributes:
         sampling: replaces defaults by name (`engine.api.sampling.SamplingParams`).
-        user, source: who holds it, and through which front end.
+        user, source: its owner, and its front end.
         created, updated: seconds since the epoch.
         leaf: id of the newest message of the branch on view.
-        is_open: whether it has a place on the screen.
-        number: by which the screen calls it, from 1, for as long as it exists; None if it never was
-            on a screen.
-        is_named: whether the user gave it its title, which then stays whatever branch is on view.
-        forked_from: id of the conversation whose first messages it began with.
-        is_archived: whether it is left out of tabs, list and search unless they are asked for it.
+        is_open: whether it is open on the screen.
+        number: its number on the screen, from 1, for as long as it exists; None if it never was on
+            a screen.
+        is_named: whether the user set its title, which then stays whatever branch is on view.
+        forked_from: id of the conversation that it was forked from.
+        is_archived: whether tabs, list and search leave it out by default.
         deleted_at: seconds since the epoch; None unless it is deleted and can still be restored.
     """
 
@@ -56,10 +56,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """With what a reply was asked for.
+    """The settings that a reply was requested with.
 
     Attributes:
-        sampling: what replaced the model's defaults, by name.
+        sampling: overrides of the model's defaults, by name.
     """
 
     system: str
@@ -71,18 +71,18 @@ class Message:
     """One message of a conversation's tree.
 
     Attributes:
-        parent_id: the message before it; those with one parent are alternatives.
-        role: user, assistant, or tool: then the content is what a tool gave.
-        thinking: what the model thought before it said the content.
-        tool_use: the tools that the assistant called; the content has the calls too, as the model
-            wrote them.
-        tool_call_id, name: of the call that a tool answers, and of the tool, where they are known.
+        parent_id: the message before it; messages with the same parent are alternatives.
+        role: user, assistant, or tool: then the content is the tool's result.
+        thinking: the model's thinking before the content.
+        tool_use: the assistant's tool calls; the content has the calls too, as the model wrote
+            them.
+        tool_call_id, name: of the call that a tool answers, and of the tool, if known.
         created: seconds since the epoch.
         model: name of the model that wrote it, or that it was sent to.
-        attachments: texts that go along with a message of the user.
+        attachments: texts that belong to a message of the user.
         request_id: of the request that wrote it.
-        asked: with what it was asked for; None of a message that is no reply, and of one that was
-            written before this was kept.
+        asked: the settings that it was requested with; None if it is not a reply, or is older than
+            this field.
         finish_reason: None while it is being written, and for a user's message.
         error: set when the reason is `error`.
     """
@@ -107,7 +107,7 @@ class Message:
     asked: Asked | None = None
 
     def told(self) -> ChatMessage:
-        """The message as the model is told it."""
+        """The message in the form of the prompt."""
         use = self.tool_use
         return ChatMessage(
             self.role,

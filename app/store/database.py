@@ -1,4 +1,4 @@
-"""Database: one SQLite file of ours, opened with care, its errors told as sentences."""
+"""Database: one of our SQLite files, opened with care, with errors as sentences."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-APPLICATION_ID = 0x62646B31  # "bdk1", so that another program's database is told from ours
+APPLICATION_ID = 0x62646B31  # "bdk1", which distinguishes our databases from others
 BUSY_SECONDS = 5.0
 # A commit survives a crash of the process, and all but the last ones a crash of the machine.
 SYNCHRONOUS = "NORMAL"
-# Who has much to write pauses so long between transactions. Who waits for SQLite's lock looks for
-# it every 25 ms or so, and would not find it free: the interface stood still for a second while
-# 10,000 messages were taken in.
+# Long writes pause so long between transactions. A connection that waits for SQLite's lock polls it
+# about every 25 ms, and would not find it free: the interface froze for a second during an import
+# of 10,000 messages.
 PAUSE_SECONDS = 0.03
 
-# Of the disk so much is left free by what may be large, so that it can be deleted again: SQLite
-# writes what it deletes to its log first.
+# Large writes leave so much of the disk free, so that deletion stays possible: SQLite writes what
+# it deletes to its log first.
 DISK_LEFT = 64 << 20
-# Other programs may take that. So a file of this size is held, which is removed where nothing can
-# be deleted any more: SQLite's log has up to 4.2 MiB, half of which may be new to the database.
+# Other programs may use that space. So a reserve file of this size is kept, and removed when
+# nothing can be deleted any more: SQLite's log has up to 4.2 MiB, half of which may be new to the
+# database.
 RESERVE = 8 << 20
 
 _INCREMENTAL = "PRAGMA auto_vacuum = INCREMENTAL"
 _IS_INCREMENTAL = 2
 
-# Tables and indexes with their columns, and in tables with the types of those.
+# Tables and indexes with their columns, and for tables with the columns' types.
 _SCHEMA = """
 SELECT entry.name, part.name, part.type FROM sqlite_schema AS entry,
     pragma_table_info(entry.name) AS part WHERE entry.type = 'table'
@@ -56,8 +57,8 @@ _SIGNS_OF_DAMAGE = (
     "foreign key mismatch",
 )
 
-# How a transaction begins, is committed and is taken back: the outermost one, and one within. A
-# name means the innermost savepoint that has it.
+# How a transaction begins, commits and rolls back: the outermost one, and a nested one. A name
+# means the innermost savepoint that has it.
 _OUTER = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))
 _INNER = ("SAVEPOINT inner", "RELEASE inner", ("ROLLBACK TO inner", "RELEASE inner"))
 
@@ -67,27 +68,26 @@ class StoreError(Exception):
 
 
 class HinderedError(StoreError):
-    """It is locked, may not be written, or there is no room: what is in the file is whole."""
+    """It is locked, read-only, or the disk is full: the file itself is intact."""
 
 
 class FullError(HinderedError):
-    """There is no room for it."""
+    """The disk is full."""
 
 
 class DeletedError(StoreError):
-    """Another program deleted what this belongs to; trying again does not help."""
+    """Another program deleted the row that this belongs to; retrying does not help."""
 
 
 class DamagedError(StoreError):
-    """A cell holds what cannot be read; what else is in the store can."""
+    """A cell has unreadable content; the rest of the store can be read."""
 
 
 class Database:
     """A connection that any thread may use, beside other processes.
 
     Args:
-        busy_seconds: how long to wait for what another connection has locked; None is
-            `BUSY_SECONDS`.
+        busy_seconds: how long to wait for another connection's lock; None is `BUSY_SECONDS`.
 
     Raises:
         StoreError: from every method too.
@@ -104,7 +104,7 @@ class Database:
                 path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
             )
         self._db.row_factory = sqlite3.Row
-        # A damaged character must not keep all others from being read.
+        # A damaged character must not make the rest unreadable.
         self._db.text_factory = lambda data: data.decode("utf-8", "replace")
         try:
             self._set_up()
@@ -118,9 +118,10 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All writes within, or none.
+        """Commit all writes within, or none.
 
-        May be nested: an inner one that raises is taken back alone, and the outer one may go on.
+        Transactions nest: an inner one that raises is rolled back alone, and the outer one may go
+        on.
         """
         with self._lock, self._translated():
             self._check_whole()
@@ -134,7 +135,7 @@ class Database:
                 self._db.execute(commit)
             except BaseException:
                 del self._committed[num_calls:]
-                # An error of the disk may have taken all back already.
+                # A disk error may have rolled back everything already.
                 if self._db.in_transaction:
                     for statement in roll_back:
                         self._db.execute(statement)
@@ -147,22 +148,23 @@ class Database:
                     call()
 
     def on_commit(self, call: Callable[[], object]) -> None:
-        """Within a transaction: have something called once the outermost one is committed."""
+        """Call a function once the outermost transaction is committed; only within a
+        transaction."""
         self._committed.append(call)
 
     def write(self, statement: str, values: tuple[object, ...] | Mapping[str, object]) -> int:
-        """Returns how many rows it changed."""
+        """Execute a statement; returns the number of changed rows."""
         with self._lock, self._translated():
             self._check_whole()
             return self._db.execute(statement, values).rowcount
 
     def write_all(self, statement: str, values: Iterable[tuple[object, ...]]) -> None:
-        """The same statement for each of these, all or none."""
+        """Execute a statement once for each of these values, all or none."""
         with self.transaction():
             self._db.executemany(statement, values)
 
     def check_disk(self, num_bytes: int) -> None:
-        """Check that the disk has room for so much, and some left to delete it again.
+        """Check that the disk has so much free space, and some more to delete it again.
 
         Raises:
             FullError: it has not.
@@ -177,8 +179,8 @@ class Database:
         self._hold_reserve()
 
     def removing(self, work: Callable[[], T]) -> T:
-        """Do what removes something, on a full disk too: in the room of the reserve, if there is
-        one. It holds again once `check_disk` finds room."""
+        """Run a deletion, on a full disk too: in the space of the reserve, if there is one.
+        `check_disk` restores the reserve once there is space."""
         try:
             return work()
         except FullError:
@@ -196,7 +198,7 @@ class Database:
         if self._reserve.exists():
             return
         try:
-            # Under another name first: one that was cut short would count as held.
+            # Under another name first: a truncated file would count as the reserve.
             part = self._reserve.with_name(f"{self._reserve.name}-part")
             part.write_bytes(bytes(RESERVE))
             part.replace(self._reserve)
@@ -204,11 +206,10 @@ class Database:
             log.warning("%s cannot be held: %s", self._reserve, error.strerror)
 
     def shrink(self, pages: int) -> int:
-        """Give up to so many pages that nothing stands in any more back to the system; not within
-        a transaction.
+        """Return up to so many free pages to the system; not within a transaction.
 
         Returns:
-            how many it were; the file is smaller once SQLite has copied its log into it.
+            the number of pages; the file is smaller once SQLite has copied its log into it.
         """
         (before,) = self.read("PRAGMA freelist_count")[0]
         self.removing(lambda: self._vacuum(pages))
@@ -217,7 +218,7 @@ class Database:
 
     def _vacuum(self, pages: int) -> None:
         with self._lock, self._translated():
-            # It is a step a page, of which `execute` takes one.
+            # It is one step a page, and `execute` makes only one.
             self._db.executescript(f"PRAGMA incremental_vacuum({pages})")
 
     def read(self, query: str, *values: object) -> list[sqlite3.Row]:
@@ -227,10 +228,10 @@ class Database:
     def visit(
         self, query: str, values: Mapping[str, object], take: Callable[[sqlite3.Row], object]
     ) -> None:
-        """Have one row after the other taken, none of which is kept here.
+        """Pass rows to `take` one after the other, without a list of them.
 
-        Python's collector of cycles counts rows: 10,000 of them at once set off a full collection,
-        in which no thread runs.
+        Python's garbage collector counts rows: 10,000 of them at once trigger a full collection,
+        during which no thread runs.
         """
         with self._lock, self._translated():
             for row in self._db.execute(query, values):
@@ -238,13 +239,13 @@ class Database:
 
     @contextmanager
     def decoding(self, what: str) -> Iterator[None]:
-        """While cells are made values.
+        """Report errors as damage while cells are decoded.
 
         Args:
-            what: they are of, for the sentence.
+            what: the owner of the cells, for the message.
 
         Raises:
-            DamagedError: one of them holds what cannot be read.
+            DamagedError: one of them has unreadable content.
         """
         try:
             yield
@@ -257,9 +258,9 @@ class Database:
         with self._translated():
             self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             if version == 0:
-                # Of a new file alone: it must stand there before anything else does.
+                # Only for a new file: it must be set before anything else.
                 self._db.execute(_INCREMENTAL)
-            # Readers go on beside a writer.
+            # Readers run beside a writer.
             self._write_ahead()
             self._db.execute("PRAGMA foreign_keys = ON")
         if version < SCHEMA_VERSION:
@@ -268,8 +269,8 @@ class Database:
         self._be_shrinkable()
 
     def _write_ahead(self) -> None:
-        # SQLite does not wait for its lock here, whatever the time-out: where eight opened a new
-        # file at once, 7 of 7,200 failed.
+        # SQLite does not wait for its lock here, whatever the timeout: when eight processes opened
+        # a new file at once, 7 of 7,200 failed.
         deadline = time.monotonic() + self._busy_seconds
         while True:
             try:
@@ -281,7 +282,7 @@ class Database:
                 time.sleep(0.01)
 
     def _version(self) -> int:
-        """The schema's version; 0 where there is none yet."""
+        """The schema's version; 0 if there is none yet."""
         # One statement sees one state, also while another process creates the tables.
         version, owner, tables = self.read(
             "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema)"
@@ -307,23 +308,26 @@ class Database:
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _be_shrinkable(self) -> None:
-        """An older version made the file so that it never shrinks: write it anew, once."""
+        """Rewrite a file of an older version, which never shrinks, once."""
         if self.read("PRAGMA auto_vacuum")[0][0] == _IS_INCREMENTAL:
             return
         try:
             self.read(_INCREMENTAL)
             self.read("VACUUM")
         except StoreError as error:
-            # Another program is at it, or there is no room for a copy: at the next start, then.
+            # Another program is doing it, or the disk has no space for a copy: retry at the next
+            # start.
             log.info("what is deleted of it leaves the file as large as it is: %s", error)
 
     def _check_schema(self) -> None:
-        """A damaged byte may have left another table than ours, which only a query would tell."""
+        """Check the tables: a damaged byte may have changed the schema, which only a query would
+        show."""
         if not _tables() <= {tuple(row) for row in self.read(_SCHEMA)}:
             raise StoreError(f"{self.path}: {_damaged('its tables are not those of batchdeck')}")
 
     def _check_whole(self) -> None:
-        """Else what follows in the transaction would be written without what came before."""
+        """Check that the transaction is still open; otherwise later writes would be stored without
+        earlier ones."""
         if self._depth and not self._db.in_transaction:
             raise StoreError(f"{self.path}: an error before has taken back the whole transaction")
 
@@ -349,21 +353,22 @@ class Database:
                 why = _damaged(text) if any(s in text for s in _SIGNS_OF_DAMAGE) else text
             raise kind(f"{self.path}: {why}") from error
         except UnicodeDecodeError as error:
-            # What SQLite says quotes the schema, and sqlite3 cannot read that, or a column's name.
+            # SQLite's message quotes the schema, and sqlite3 cannot decode that, or a column's
+            # name.
             text = error.object.decode("utf-8", "backslashreplace")
             raise StoreError(f"{self.path}: {_damaged(text)}") from error
 
 
 @cache
 def _tables() -> set[tuple[str, str, str]]:
-    """Ours, as `_SCHEMA` tells them."""
+    """Our tables, in the form of `_SCHEMA`."""
     with closing(sqlite3.connect(":memory:")) as ours:
         ours.executescript("".join(MIGRATIONS))
         return set(ours.execute(_SCHEMA))
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one; those of a trigger are parts of one."""
+    """The statements of a script one by one; those of a trigger belong to one."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

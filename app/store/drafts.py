@@ -1,4 +1,4 @@
-"""Drafts: what is written in a chat and not sent."""
+"""Drafts: unsent messages of chats."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A message that is not sent.
+    """An unsent message.
 
     Attributes:
-        edited: the id of the message that it will stand beside; None if it is a new one.
-        aside: what was written before that message was edited; None if nothing was.
+        edited: the id of the message that it will be an alternative to; None for a new one.
+        aside: the draft before that message was edited; None if there was none.
     """
 
     text: str = ""
@@ -57,11 +57,11 @@ class Drafts:
         return Draft(row["content"], files, row["edited"], aside)
 
     def save(self, conversation_id: str, draft: Draft, before: Draft) -> None:
-        """Keep a draft; an empty one is removed.
+        """Store a draft; an empty one is removed.
 
         Args:
-            before: the draft as it is kept. Attachments and what was put aside are not written if
-                they have not changed: they may be a megabyte beside a word that was typed.
+            before: the stored draft. Attachments and `aside` are only written if they have changed:
+                they may be a megabyte beside one typed word.
 
         Raises:
             DeletedError: the conversation is not in the store.

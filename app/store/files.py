@@ -12,7 +12,7 @@ from app.store.database import Database
 from app.store.leases import Leases
 from app.store.stored_file import FileState, StoredFile, new_file_id
 
-# A part of a file has at most so many lines, and ends with the one that brings it to so many bytes.
+# Limits of a part of a file: so many lines, and it ends with the line that reaches so many bytes.
 PART_LINES = 256
 PART_BYTES = 1 << 18
 
@@ -29,11 +29,11 @@ UPDATE file SET state = ?, lease = '', name = ?, purpose = ?, expires = created 
 WHERE number = ?
 """
 
-# What is to be seen: all that is whole, but for what has expired and is not swept away yet.
+# Visible files: all that are complete and not expired.
 _SEEN = "user = ? AND state = 'whole' AND expires >= ?"
 
-# What is to be swept away: what was deleted, what has expired, and what a dead program began. What
-# batches fill stands under no lease. What an unfinished batch reads stays until that has ended.
+# Files to sweep: deleted ones, expired ones, and those that a dead program began. Files that
+# batches fill have no lease. The input of an unfinished batch stays until that has ended.
 _DOOMED = """
 SELECT number FROM file
 WHERE (
@@ -44,14 +44,14 @@ WHERE (
 ORDER BY number LIMIT 256
 """
 
-# Of those, what is empty goes at once: uploads that are refused may come faster than parts go.
+# Empty ones of these go at once: refused uploads may come faster than parts are removed.
 _REMOVE = """
 DELETE FROM file WHERE number IN (SELECT value FROM json_each(?))
     AND NOT EXISTS (SELECT 1 FROM line WHERE file = file.number)
 """
 
 
-# Those of a user that are there, and those that are deleted and not swept away yet.
+# A user's present files, and the deleted ones that are not swept yet.
 _TAKEN = """
 SELECT state = 'deleted', count(*), coalesce(sum(num_bytes), 0) FROM file
 WHERE user = ? GROUP BY state = 'deleted'
@@ -59,11 +59,11 @@ WHERE user = ? GROUP BY state = 'deleted'
 
 
 class Taken(NamedTuple):
-    """How much of the store the files of a user take.
+    """The storage used by a user's files.
 
     Attributes:
-        num_files, num_bytes: of those that are there, unfinished ones among them.
-        deleted: bytes of those that are deleted and not swept away yet.
+        num_files, num_bytes: of present files, including unfinished ones.
+        deleted: bytes of deleted files that are not swept yet.
     """
 
     num_files: int
@@ -72,17 +72,17 @@ class Taken(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a file with what ends it; those of a file are numbered from 1 on."""
+    """A line of a file with its newline; lines are numbered from 1."""
 
     number: int
     content: bytes
 
 
 class Files:
-    """The files of all users. Nobody finds what is another user's.
+    """The files of all users. Users cannot find each other's.
 
     Args:
-        leases: what is filled under one that nobody holds any more will never be whole.
+        leases: a file under the lease of a dead program will never be complete.
 
     Raises:
         StoreError: from every method.
@@ -93,10 +93,10 @@ class Files:
         self._leases = leases
 
     def begin(self, user: str, *, by_batch: bool = False) -> StoredFile:
-        """Begin a file, which nobody sees before it is finished.
+        """Create a file, which is invisible until it is finished.
 
         Args:
-            by_batch: it is filled by a batch, whoever runs that; else by this program alone.
+            by_batch: whether a batch fills it, in whatever program; else only this program does.
         """
         file_id = new_file_id()
         lease = "" if by_batch else self._leases.own
@@ -106,7 +106,7 @@ class Files:
         return _file(row)
 
     def add(self, number: int, lines: Iterable[Line]) -> None:
-        """Add lines to the file of this number, all or none."""
+        """Append lines to the file with this number, all or none."""
         added = [(number, line.number, line.content) for line in lines]
         num_bytes = sum(len(content) for _, _, content in added)
         self._db.check_disk(num_bytes)
@@ -115,16 +115,16 @@ class Files:
             self._db.write(GROW, (num_bytes, number))
 
     def taken(self, user: str) -> Taken:
-        """How much a user's files take."""
+        """The storage used by a user's files."""
         found = {bool(row[0]): (row[1], row[2]) for row in self._db.read(_TAKEN, user)}
         return Taken(*found.get(False, (0, 0)), deleted=found.get(True, (0, 0))[1])
 
     def finish(self, number: int, name: str, purpose: str, keep_seconds: float) -> StoredFile:
-        """Have a file be seen.
+        """Make a file visible.
 
         Args:
-            name: by which its owner knows it.
-            keep_seconds: how long from when it was begun.
+            name: its name for its owner.
+            keep_seconds: how long it is kept, from its creation.
         """
         with self._db.transaction():
             self._db.write(_FINISH, (FileState.WHOLE, name, purpose, keep_seconds, number))
@@ -140,11 +140,11 @@ class Files:
     def of_user(
         self, user: str, *, after: StoredFile | None, most: int, purpose: str | None, newest: bool
     ) -> list[StoredFile]:
-        """Files of a user, in the order in which they came.
+        """Files of a user, in order of creation.
 
         Args:
-            after: those that follow this one.
-            purpose: those that have this one.
+            after: return those that follow this one.
+            purpose: return those with this one.
             newest: whether the newest is first.
         """
         follows, order = ("<", "DESC") if newest else (">", "ASC")
@@ -156,7 +156,7 @@ class Files:
         return [_file(row) for row in rows]
 
     def delete(self, user: str, file_id: str) -> bool:
-        """Have a file be seen no more; its room is free after `sweep`. False if there is none."""
+        """Hide a file; its space is free after `sweep`. False if there is none."""
 
         def drop() -> bool:
             with self._db.transaction():
@@ -168,11 +168,11 @@ class Files:
         return self._db.removing(drop)
 
     def drop(self, number: int) -> None:
-        """As `delete`, of a file that may be unfinished."""
+        """As `delete`, for a file that may be unfinished."""
         self._db.write("UPDATE file SET state = ? WHERE number = ?", (FileState.DELETED, number))
 
     def part(self, number: int, after: int) -> list[Line]:
-        """The next lines of a file behind the one of this number, in order; none at its end."""
+        """The next lines of a file after the one with this number, in order; none at its end."""
         rows = self._db.read(
             "SELECT number, content FROM line WHERE file = ? AND number > ? AND number <= ?"
             " ORDER BY number",
@@ -181,7 +181,7 @@ class Files:
         return [Line(*row) for row in rows]
 
     def sweep(self) -> bool:
-        """Remove a part of what nobody is to see any more; False if there is nothing."""
+        """Remove a part of the files to sweep; False if there is nothing."""
         leases = self._db.read("SELECT DISTINCT lease FROM file WHERE state = 'filling'")
         dead = self._leases.dead(row["lease"] for row in leases if row["lease"])
         doomed = self._db.read(_DOOMED, time.time(), json.dumps([*dead]))
@@ -199,7 +199,7 @@ class Files:
         return True
 
     def _part_end(self, number: int, after: int) -> int:
-        """The number of the last line of the part that begins behind a line."""
+        """The number of the last line of the part that begins after a line."""
         # The size of a cell is known without its content.
         rows = self._db.read(
             "SELECT number, length(content) FROM line WHERE file = ? AND number > ?"

@@ -1,4 +1,4 @@
-"""Fork: a chat of its own, made of the first messages of another one."""
+"""Fork: a new chat from the first messages of another one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _FORK = "Fork of "
 
 
 def fork(store: Store, conversation: Conversation, leaf: str | None) -> Conversation:
-    """Begin a chat with the branch of another one up to a message, and with its settings.
+    """Create a chat from the branch of another one up to a message, with its settings.
 
-    It has the token ids of that branch too, so that what both begin with is in the KV cache once.
+    It gets the token ids of that branch too, so that the common beginning is in the KV cache once.
 
     Args:
-        leaf: the last message that both have; None if they have none.
+        leaf: the last common message; None if there is none.
 
     Raises:
-        StoreError: it cannot be kept.
+        StoreError: it cannot be stored.
     """
     now = time.time()
-    # A fork of a fork is told by what both come from.
+    # A fork of a fork is named after their common origin.
     title = conversation.title
     title = title.removeprefix(_FORK) if conversation.forked_from is not None else title
     forked = replace(

@@ -1,4 +1,4 @@
-"""History: the messages of one conversation, what the model is told of them, and their saving."""
+"""History: the messages of one conversation, the prompts made from them, and their storage."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ log = logging.getLogger(__name__)
 class History(BranchOnView):
     """A conversation's messages, which form a tree. One thread changes it.
 
-    A regenerated reply and an edited message stand beside the old one. The branch that ends in the
-    conversation's leaf is the one on view. Another one is read from the store when it is gone to.
+    A regenerated reply and an edited message are alternatives of the old one. The branch that ends
+    in the conversation's leaf is on view. Other branches are read from the store when they are
+    opened.
 
-    A turn that failed before any text is shown but not told to the model. The token ids of earlier
-    turns go along with a new one, so that it extends them exactly whatever the template does.
+    A turn that failed before any text is shown but left out of prompts. The token ids of earlier
+    turns are passed with a new one, so that it extends them exactly, whatever the template does.
 
     Args:
-        store: keeps the conversation; None keeps it in memory only.
+        store: stores the conversation; None keeps it in memory only.
 
     Raises:
         StoreError: the conversation cannot be read.
@@ -39,10 +40,10 @@ class History(BranchOnView):
 
     def __init__(self, conversation: Conversation, store: Store | None = None) -> None:
         super().__init__(conversation, store)
-        # What the store does not have yet of the contexts of replies.
+        # Unsaved contexts of replies.
         self._contexts: dict[str, Context] = {}
-        self._stale: set[str] = set()  # replies whose contexts in the store lack what came since
-        self._resumed: Resumed | None = None  # the reply that is being made, if it had begun before
+        self._stale: set[str] = set()  # replies whose stored contexts are out of date
+        self._resumed: Resumed | None = None  # the reply in progress, if it was resumed
 
     def add(
         self,
@@ -51,13 +52,14 @@ class History(BranchOnView):
         instead_of: str | None = None,
         attachments: tuple[Attachment, ...] = (),
     ) -> Message:
-        """A question at the end of the branch on view.
+        """Add a question at the end of the branch on view.
 
         Args:
-            instead_of: id of an earlier question, beside which it then stands.
+            instead_of: id of an earlier question, whose alternative it becomes.
 
         Raises:
-            InvalidRequestError: the text is empty or no Unicode, or the id is no question's.
+            InvalidRequestError: the text is empty or invalid Unicode, or the id is not a
+                question's.
         """
         conversation = self.conversation
         parent_id = conversation.leaf
@@ -82,7 +84,7 @@ class History(BranchOnView):
         return question
 
     def add_outcomes(self, outcomes: Sequence[ChatMessage]) -> Message:
-        """What tools gave, at the end of the branch on view; returns the last one of these."""
+        """Add tool results at the end of the branch on view; returns the last one."""
         parent_id = self.conversation.leaf
         for outcome in outcomes:
             message = Message(
@@ -105,10 +107,10 @@ class History(BranchOnView):
     def prompt(
         self, question: Message, asked: Asked | None = None
     ) -> tuple[tuple[ChatMessage, ...], Context | None]:
-        """What the model is told, and the newest context that these messages begin with.
+        """The prompt for a question, and the newest context that its messages begin with.
 
         Args:
-            asked: with what, if not with what the conversation has now.
+            asked: the settings, if not the conversation's current ones.
         """
         told: list[Message] = []
         for turn in _turns(self._tree.branch(question.parent_id)):
@@ -135,10 +137,10 @@ class History(BranchOnView):
         request_id: str,
         sampling: Mapping[str, object],
     ) -> Message:
-        """A reply to be written, as the end of the branch on view.
+        """Add an empty reply at the end of the branch on view.
 
         Args:
-            sampling: what it is asked for with.
+            sampling: the parameters that it is requested with.
         """
         conversation = self.conversation
         reply = Message(
@@ -157,10 +159,10 @@ class History(BranchOnView):
         return reply
 
     def begun(self) -> Message:
-        """The newest reply, which can be gone on with.
+        """The newest reply, which must be resumable.
 
         Raises:
-            InvalidRequestError: it cannot, or there is none.
+            InvalidRequestError: it is not, or there is none.
         """
         reply = next(reversed(self.messages), None)
         if reply is None or reply.role != "assistant":
@@ -176,10 +178,10 @@ class History(BranchOnView):
     def resume(
         self, reply: Message, request_id: str
     ) -> tuple[tuple[ChatMessage, ...], Context | None, int]:
-        """Go on with the newest reply.
+        """Resume the newest reply.
 
         Returns:
-            what `Submission` takes as messages, context and begun.
+            messages, context and begun for `Submission`.
         """
         assert reply.parent_id is not None
         told, context = self.prompt(self._tree[reply.parent_id], reply.asked)
@@ -197,14 +199,14 @@ class History(BranchOnView):
         return messages, context, begun
 
     def take(self, reply: Message, delta: Delta) -> None:
-        """What has come of the reply that is being made."""
+        """Add output to the reply in progress."""
         if self._resumed is not None:
             self._resumed.take(reply, delta)
         reply.thinking += delta.thinking
         reply.content += delta.text
 
     def finish(self, reply: Message, finish: Finish | None) -> None:
-        """The end of a reply; None where the engine gave none."""
+        """End a reply; `finish` is None if the engine gave none."""
         resumed = self._resumed
         if finish is not None:
             reply.error = finish.error
@@ -216,15 +218,15 @@ class History(BranchOnView):
                 if finish.context is not None:
                     self._contexts[reply.id] = finish.context
             elif resumed.context is not None:
-                # It was not served: the reply is what it was.
+                # It was not served: the reply is unchanged.
                 self._contexts[reply.id] = resumed.context
         self._making = self._resumed = None
-        # Last: with it another thread takes the reply for complete.
+        # Last: other threads then treat the reply as complete.
         reply.finish_reason = finish.reason if finish else FinishReason.ABORT
         self._unwritten[reply.id] = reply
 
     def save(self, *changed: Message) -> None:
-        """Write what is new and these messages, with what could not be written before.
+        """Write new messages and these, with those that could not be written before.
 
         It may be part of a larger transaction; nothing may be added here before that is committed.
 
@@ -258,7 +260,8 @@ class History(BranchOnView):
         self._is_changed = True
 
     def _newest_context(self, leaf: str | None) -> tuple[str, Context] | None:
-        """The last one on a branch, with the id of its reply: one that failed half-way has none."""
+        """The last one on a branch, with the id of its reply: a reply that failed half-way has
+        none."""
         for message in reversed(self._tree.branch(leaf)):
             context = self._contexts.get(message.id)
             if context is not None:
@@ -273,7 +276,8 @@ class History(BranchOnView):
 
 
 def _turns(branch: tuple[Message, ...]) -> Iterator[list[Message]]:
-    """What was asked, or what tools gave, and the reply to that; the last may have none yet."""
+    """The turns of a branch: a question, or tool results, and the reply; the last may have none
+    yet."""
     turn: list[Message] = []
     for message in branch:
         turn.append(message)

@@ -1,4 +1,4 @@
-"""Journal: every request that was accepted, how it ended, and whether its owner was told."""
+"""Journal: every accepted request, how it ended, and whether its client got the ending."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
 ORDER BY ended_at, attempt
 """
 
-# Of the untold ones of a source, whose they are; and those of one process made another's.
+# The leases of a source's undelivered endings, and a statement that moves one process's endings to
+# another lease.
 _TELLERS = """
 SELECT DISTINCT lease FROM request
 WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
@@ -76,17 +77,17 @@ UPDATE request SET ended_at = ?, reason = ?, error = ? WHERE lease = ? AND ended
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """One request as it was accepted, and how it ended.
+    """One accepted request, and how it ended.
 
     Attributes:
-        attempt: counts from 1 where the same request is run again.
-        body: what was asked, as the source states it.
-        digest: tells another request under the same id from this one again.
-        reply_to: where its owner is told, as the source states it.
+        attempt: counts from 1 if the same request is run again.
+        body: the request, in the source's format.
+        digest: distinguishes a different request under the same id from a repeat of this one.
+        reply_to: the reply address, in the source's format.
         accepted_at, ended_at, told_at: seconds since the epoch.
-        ending: what its owner is told at the end, as the source states it; None where the source
-            keeps none, and where the program ended before the request.
-        told_at: when its owner had been told.
+        ending: the final message, in the source's format; None if the source stores none, and if
+            the program ended before the request.
+        told_at: when its client had got the ending.
     """
 
     request_id: str
@@ -106,10 +107,10 @@ class JournalEntry:
 
 
 class Journal:
-    """The journal of a store. No attempt has two endings, whatever ends it how often.
+    """The journal of a store. An attempt has at most one ending, however often it is ended.
 
     Args:
-        leases: its requests are those of one's own, to end while that is held.
+        leases: this program's own lease marks its requests, which protects them while it is held.
 
     Raises:
         StoreError: from every method.
@@ -120,7 +121,7 @@ class Journal:
         self._leases = leases
 
     def begin(self, entry: JournalEntry) -> None:
-        """Journal a request before it goes to the engine.
+        """Journal a request before it is submitted to the engine.
 
         Raises:
             StoreError: also when this attempt is in the journal already.
@@ -152,7 +153,7 @@ class Journal:
         """Journal the end of an attempt.
 
         Returns:
-            False where it had ended already: its first end stays. Also where it never began.
+            False if it had ended already: its first ending stays. Also if it never began.
         """
         values = (time.time(), reason, dump_error(error), ending, request_id, attempt)
         return self._db.write(_END, values) == 1
@@ -171,10 +172,9 @@ class Journal:
         return self._entry(rows[0]) if rows else None
 
     def untold(self, source: str, prefix: str) -> list[JournalEntry]:
-        """Ended requests whose owners have not been told, in the order in which they ended.
+        """Ended requests with undelivered endings, in the order in which they ended.
 
-        Those of another program that is alive are left out: it tells them itself. So are those that
-        are damaged.
+        Those of another live program are left out: it delivers them itself. So are damaged ones.
 
         Args:
             prefix: of their ids.
@@ -191,14 +191,14 @@ class Journal:
         return entries
 
     def adopt(self, source: str, prefix: str) -> int:
-        """Make what dead processes did not get told this one's to tell, having ended what they left
-        unfinished.
+        """Take over the undelivered endings of dead processes, after ending their unfinished
+        requests.
 
         Args:
             prefix: of the requests' ids.
 
         Returns:
-            how many endings are this one's now that were another's.
+            the number of endings taken over.
         """
         self.end_orphans()
         tellers = {row["lease"] for row in self._db.read(_TELLERS, source, prefix)}
@@ -211,26 +211,26 @@ class Journal:
             )
 
     def mark_told(self, attempts: Iterable[tuple[str, int]]) -> None:
-        """The owners of these have been told: request ids and attempts.
+        """Mark the endings of these as delivered: request ids and attempts.
 
-        Nothing changes where one has not ended, or its owner had been told before.
+        This skips attempts that have not ended, or that are marked already.
         """
         now = time.time()
         self._db.write_all(_TOLD, ((now, request_id, attempt) for request_id, attempt in attempts))
 
     def forget(self, source: str, before: float, most: int = -1) -> int:
-        """Remove requests whose owners were told and that ended before a time (epoch seconds).
+        """Remove requests with delivered endings that ended before a time (epoch seconds).
 
         Args:
-            most: at once; -1 is all.
+            most: the limit of one call; -1 is none.
 
         Returns:
-            how many.
+            the number removed.
         """
         return self._db.write(_FORGET, (source, before, most))
 
     def end_orphans(self) -> None:
-        """End what dead processes left unfinished, and its replies, as `RESTARTED`."""
+        """End the unfinished requests of dead processes, and their replies, as `RESTARTED`."""
         rows = self._db.read("SELECT DISTINCT lease FROM request WHERE ended_at IS NULL")
         orphaned = self._leases.dead(row["lease"] for row in rows)
         if not orphaned:
@@ -247,7 +247,7 @@ class Journal:
 
 
 def dump_error(error: ErrorInfo | None) -> str | None:
-    """An error as the store keeps it."""
+    """An error in the store's format."""
     return None if error is None else json.dumps(asdict(error))
 
 

@@ -1,7 +1,7 @@
-"""Lease: a lock that a process holds while it lives, so that others know its work from orphans.
+"""Lease: a lock that a process holds while it lives, so that others can recognize orphaned work.
 
-A lock of the operating system rather than a process id: it ends with its process whatever ends
-that, and it is seen across containers, whose process ids mean nothing to each other.
+A lock of the operating system rather than a process id: it ends with its process, however that
+ends, and it is visible across containers, whose process ids mean nothing to each other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 
 class Lease:
-    """A lock file of one's own in `folder`, held until `release` or the end of the process.
+    """A lock file in `folder` for this process, held until `release` or the end of the process.
 
     Raises:
         OSError: the folder cannot be written, or its file system has no locks.
@@ -45,7 +45,7 @@ class Lease:
 
 
 def is_held(folder: Path, name: str) -> bool:
-    """Whether the process that took lease `name` is alive; what a dead one left is removed."""
+    """Whether the process that holds lease `name` is alive; a dead one's file is removed."""
     path = _path(folder, name)
     try:
         file = os.open(path, os.O_RDWR)

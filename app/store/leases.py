@@ -1,4 +1,4 @@
-"""Leases: the leases of all who have the store open, one of them this program's own."""
+"""Leases: the leases of all programs that have the store open, including this one's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from app.store.lease import Lease, is_held
 
 
 class Leases:
-    """What is marked with a lease is the work of who holds it, and anybody's once nobody does.
+    """Work that is marked with a lease belongs to its holder, and to any program once the holder is
+    dead.
 
     Args:
-        folder: where they lie.
+        folder: the folder of the lease files.
 
     Attributes:
-        own: the name of this program's.
+        own: the name of this program's lease.
 
     Raises:
         OSError: the folder cannot be written, or its file system has no locks.
@@ -28,14 +29,14 @@ class Leases:
         self.own = self._lease.name
 
     def release(self) -> None:
-        """Give up one's own."""
+        """Release this program's lease."""
         self._lease.release()
 
     def dead(self, names: Iterable[str]) -> set[str]:
-        """Those of these leases that nobody holds any more.
+        """Those of these leases whose holders are dead.
 
         Raises:
-            StoreError: one of them cannot be looked at.
+            StoreError: one of them cannot be checked.
         """
         try:
             return {one for one in {*names} - {self.own} if not is_held(self._folder, one)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Each brings a file of the version before it, from 0 on, to its own.
+# Each upgrades a file from the version before it, from 0 on, to its own.
 MIGRATIONS = (
     """
 CREATE TABLE conversation (

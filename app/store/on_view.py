@@ -1,4 +1,4 @@
-"""OnView: which chat is on view."""
+"""OnView: the chat that is on view."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from app.store.database import Database
 
 
 class OnView:
-    """The table `on_view`, which has one row. Of several programs the one that wrote last counts.
+    """The table `on_view`, which has one row. The last writer of several programs wins.
 
     Raises:
         StoreError: from every method.
@@ -17,7 +17,7 @@ class OnView:
 
     def key(self) -> str:
         """The id of the chat; empty if none was on view yet. The chat may not be in the store: it
-        was deleted meanwhile, or nothing was ever said in it."""
+        was deleted meanwhile, or never had messages."""
         return str(self._db.read("SELECT conversation_id FROM on_view")[0][0])
 
     def keep(self, conversation_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Presets: settings of chats that are kept under a name."""
+"""Presets: named settings of chats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.api.preset import Preset
 
 
 class Presets:
-    """The table `preset`. One of them may be what new chats begin with.
+    """The table `preset`. One of them may be the default for new chats.
 
     Raises:
         StoreError: from every method.
@@ -19,7 +19,7 @@ class Presets:
         self._db = database
 
     def all(self) -> list[Preset]:
-        """By their names."""
+        """All presets, by name."""
         rows = self._db.read("SELECT * FROM preset ORDER BY name")
         with self._db.decoding("a preset"):
             return [
@@ -28,12 +28,12 @@ class Presets:
             ]
 
     def default(self) -> str:
-        """The name of the preset that new chats begin with; empty if they begin with none."""
+        """The name of the preset for new chats; empty if there is none."""
         rows = self._db.read("SELECT name FROM preset WHERE is_default")
         return rows[0]["name"] if rows else ""
 
     def save(self, preset: Preset) -> None:
-        """Add it, or replace the one that has its name."""
+        """Add a preset, or replace the one with its name."""
         self._db.write(
             "INSERT INTO preset (name, system, sampling) VALUES (?1, ?2, ?3)"
             " ON CONFLICT (name) DO UPDATE SET system = ?2, sampling = ?3",
@@ -41,7 +41,7 @@ class Presets:
         )
 
     def rename(self, old: str, new: str) -> None:
-        """Call a preset otherwise; it replaces one that has the new name."""
+        """Rename a preset; it replaces one that has the new name."""
         if old == new:
             return
         with self._db.transaction():
@@ -52,5 +52,5 @@ class Presets:
         self._db.write("DELETE FROM preset WHERE name = ?", (name,))
 
     def begin_with(self, name: str) -> None:
-        """Have new chats begin with this preset; with none if `name` is empty."""
+        """Make this preset the default for new chats; none if `name` is empty."""
         self._db.write("UPDATE preset SET is_default = (name = ?)", (name,))

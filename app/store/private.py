@@ -1,4 +1,4 @@
-"""Private: files and folders that hold chats, and are therefore for nobody but their owner."""
+"""Private: files and folders with chats, which are therefore for their owner only."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner only.
+    """Create a folder, and missing parents, for their owner only.
 
-    Those above too, as the XDG Base Directory Specification asks of whoever makes them.
+    Parents too, as the XDG Base Directory Specification requires.
 
     Raises:
-        OSError: one of them cannot be made.
+        OSError: one of them cannot be created.
     """
     for place in reversed((path, *path.parents)):
         place.mkdir(mode=0o700, exist_ok=True)
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file for its owner only, unless it is there.
+    """Create an empty file for its owner only, unless it exists.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     path.touch(mode=0o600)
 
 
 def tighten(*paths: Path) -> None:
-    """Take from others what they may do with these, as far as they are there and ours.
+    """Remove other users' permissions from these, as far as they exist and are ours.
 
-    Earlier versions made them as the umask says, which mostly lets everybody read.
+    Earlier versions created them with the umask's permissions, which mostly let everybody read.
     """
     for path in paths:
         try:
@@ -56,9 +56,9 @@ def tighten(*paths: Path) -> None:
 
 
 def tighten_folder(folder: Path, names: Iterable[str]) -> None:
-    """Likewise a folder, if it holds nothing but what begins with one of these names.
+    """As `tighten`, for a folder whose entries all begin with one of these names.
 
-    Somebody may have set a folder that is for others too, such as /tmp or a home.
+    The setting may name a folder that others use too, such as /tmp or a home.
     """
     beginnings = tuple(names)
     try:
@@ -69,5 +69,5 @@ def tighten_folder(folder: Path, names: Iterable[str]) -> None:
 
 
 def _is_ours(state: os.stat_result) -> bool:
-    # On Windows the folder of a profile is its owner's, and there are no such modes.
+    # On Windows a profile's folder is private, and there are no such modes.
     return sys.platform != "win32" and state.st_uid == os.geteuid()

@@ -1,4 +1,4 @@
-"""Prompts: texts that are kept under a name, to be said again."""
+"""Prompts: named texts for reuse."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Prompts:
         self._clock = clock
 
     def all(self) -> dict[str, str]:
-        """The texts by their names, in the order of those."""
+        """The texts by name, in the order of names."""
         rows = self._db.read("SELECT name, content FROM prompt ORDER BY name")
         return {row["name"]: row["content"] for row in rows}
 
     def save(self, name: str, text: str) -> None:
-        """Add it, or replace the one that has its name."""
+        """Add a text, or replace the one with its name."""
         self._db.write(
             "INSERT INTO prompt (name, content, updated) VALUES (?1, ?2, ?3)"
             " ON CONFLICT (name) DO UPDATE SET content = ?2, updated = ?3",

@@ -1,4 +1,4 @@
-"""Query: what somebody who looks for chats has typed."""
+"""Query: the parsed input of a search for chats."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 
 SOURCES = {"you": "screen", "mqtt": "mqtt"}
 
-# What is written without blanks between words: Thai, Lao, Burmese, Khmer, kana and Han, the latter
-# with its extensions. There every character counts as a word.
+# Scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana and Han, the latter with its
+# extensions. Every character of them counts as a word.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff66-\uff9f\U00020000-\U0003ffff"
 )
 _CHARACTER = re.compile(f"([{_UNSPACED}])")
 _PART = re.compile(r'"([^"]*)"?|(\S+)')
-_WORD = re.compile(r"[^\W_]")  # as FTS5 has it, for which an underscore is none
+_WORD = re.compile(r"[^\W_]")  # FTS5's definition, which excludes the underscore
 
 
 class QueryError(ValueError):
-    """Nothing can be looked for by what was typed: it names a filter that cannot be, or has no
-    word. The message says what is wrong."""
+    """The input cannot be searched for: it has an invalid filter, or no word. The message says what
+    is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Words that must be there, and what else is asked of a chat.
+    """The required words of a search, and its other conditions on a chat.
 
     Attributes:
-        phrases: each a word or several that follow each other. The last word of the last one may
-            be the beginning of a word, if `is_open`.
-        is_open: whether the last phrase is being typed.
-        model: what the name of a model has that replied in the chat; empty if any will do.
-        source: the front end that the chat came through; empty if any will do.
-        after, before: seconds since the epoch, the latter exclusive; None if any time will do.
-        archived: whether archived chats are looked for too.
+        phrases: each is one word or several consecutive ones. The last word of the last one may be
+            the beginning of a word, if `is_open`.
+        is_open: whether the last phrase is still being typed.
+        model: part of the name of a model that replied in the chat; empty for any.
+        source: the chat's front end; empty for any.
+        after, before: seconds since the epoch, the latter exclusive; None for any time.
+        archived: whether to include archived chats.
     """
 
     phrases: tuple[str, ...] = ()
@@ -49,9 +49,9 @@ class Query:
 
     @property
     def match(self) -> str:
-        """The phrases as FTS5 has them; empty if there is none.
+        """The phrases as an FTS5 query; empty if there are none.
 
-        What has the words as they stand, and one behind the other, counts more.
+        Whole words, and words in sequence, rank higher.
         """
         terms = [f'"{split(phrase)}"' for phrase in self.phrases]
         if not terms:
@@ -65,10 +65,10 @@ class Query:
 
 
 def parse(text: str) -> Query:
-    """Read what was typed: words, phrases in quotes, and filters as `model:qwen`.
+    """Parse the input: words, phrases in quotes, and filters such as `model:qwen`.
 
     Raises:
-        QueryError: a filter has a value that it cannot have, or there is neither filter nor word.
+        QueryError: a filter has an invalid value, or there is neither filter nor word.
     """
     phrases: list[str] = []
     filters: dict[str, Any] = {}  # attributes of `Query`
@@ -91,12 +91,12 @@ def parse(text: str) -> Query:
 
 
 def split(text: str) -> str:
-    """A text in which every character that counts as a word stands for itself."""
+    """A text in which each character that counts as a word is separated."""
     return text if text.isascii() else _CHARACTER.sub(r"\1 ", text)
 
 
 def _clean(text: str) -> str:
-    """A part without what means something to FTS5 or to SQLite."""
+    """A part without characters that are special to FTS5 or SQLite."""
     return text.replace('"', " ").replace("\0", " ").encode("utf-8", "replace").decode()
 
 

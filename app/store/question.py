@@ -1,4 +1,4 @@
-"""Question: what a message of the user must be, and the title that it gives its conversation."""
+"""Question: checks a message of the user, and makes the conversation's title from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TITLE_LENGTH = 60
 def check_question(question: Message) -> None:
     """
     Raises:
-        InvalidRequestError: the text is empty or no Unicode.
+        InvalidRequestError: the text is empty or invalid Unicode.
     """
     text = told_with(question.content, question.attachments)
     if not text.strip():
@@ -28,7 +28,7 @@ def check_question(question: Message) -> None:
 
 
 def title_from(question: Message) -> str:
-    """The beginning of what a conversation begins with in one line, cut between words."""
+    """A title of one line from the first message, cut at a word boundary."""
     text = question.content or next((file.name for file in question.attachments), "")
     words = " ".join(text.split())
     if len(words) <= TITLE_LENGTH:

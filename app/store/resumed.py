@@ -1,4 +1,4 @@
-"""Resumed: a reply that is gone on with, as it stood before."""
+"""Resumed: the earlier state of a reply that is being continued."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from engine.api.stream import Context, Delta, Usage
 
 
 class Resumed:
-    """What has come of a reply stays until its stream repeats it.
+    """The earlier text of a reply stays until its stream repeats it.
 
     Args:
-        context: the token ids up to where it stood; None where they are not kept.
+        context: the token ids of that earlier part; None if they are not stored.
     """
 
     def __init__(self, reply: Message, context: Context | None) -> None:
@@ -21,17 +21,18 @@ class Resumed:
         self._is_repeated = False
 
     def take(self, reply: Message, delta: Delta) -> None:
-        """Make way for the text of a delta, if it is the first one, which has all of the text."""
+        """Clear the earlier text before the first delta, which repeats all of it."""
         if not self._is_repeated and (delta.text or delta.thinking):
             reply.thinking = reply.content = ""
             self._is_repeated = True
 
     def timings(self, usage: Usage, later: Timings) -> Timings:
-        """Those of the whole reply: it was waited for once, and its parts took their times.
+        """The timings of the whole reply: it has one time to first token, and the times of its
+        parts add up.
 
         Args:
             usage: of the whole reply.
-            later: of what has come since.
+            later: of the continuation.
         """
         first = self._timings
         if first.ttft is None:

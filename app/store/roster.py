@@ -1,4 +1,4 @@
-"""Roster: all chats in a line each, as a list of them shows them."""
+"""Roster: one line for each chat, for lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Listed:
     Attributes:
         number: None if it never was on a screen.
         updated: seconds since the epoch.
-        model: that wrote its last reply; empty if none did.
+        model: of its last reply; empty if there is none.
     """
 
     id: str
@@ -45,10 +45,10 @@ class Roster:
         self._db = database
 
     def chats(self) -> list[Listed]:
-        """Those that are neither archived nor deleted, the last used first."""
+        """Chats that are neither archived nor deleted, the last used first."""
         return [Listed(*row) for row in self._db.read(_CHATS)]
 
     def version(self) -> int:
-        """Another number whenever a chat has come, changed or gone, whoever did that. Replies that
-        are being made are written many times a second, and change nothing here."""
+        """A number that changes whenever a chat is added, changed or removed, by any program.
+        Replies in progress are written many times a second, and do not change it."""
         return int(self._db.read("SELECT version FROM roster")[0][0])

@@ -1,4 +1,4 @@
-"""Rows: conversations and messages as rows of the store, and rows as those."""
+"""Rows: converts conversations and messages to rows of the store, and back."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage
 from engine.api.tools import ToolUse
 
-# Of one that is there it changes what a turn does. What else is of it, another program may have
-# changed since, and its title, too, if the user gave it one there.
+# For an existing conversation it updates only what a turn changes. Another program may have changed
+# the rest since, and its title, too, if the user set one there.
 SAVE_CONVERSATION = """
 INSERT INTO conversation
     (id, title, system, sampling, user, source, created, updated, leaf, is_open,
@@ -39,14 +39,14 @@ ON CONFLICT (id) DO UPDATE SET
     error = :error, usage = :usage, timings = :timings, request_id = :request_id, model = :model
 """
 
-# By their names, as `*` would read the contexts, too, which are the larger part.
+# By name, because `*` would also read the contexts, which are the larger part.
 MESSAGE_COLUMNS = (
     "message.id, conversation_id, message.parent_id, role, content, thinking, tool_use,"
     " tool_call_id, name, created, model, request_id, finish_reason, error, usage, timings,"
     " attachments, asked"
 )
 
-# A message and those before it, the newest first.
+# A message and its ancestors, newest first.
 UP = """
 WITH RECURSIVE up (id, parent_id, distance) AS (
     SELECT id, parent_id, 0 FROM message WHERE id = ?
@@ -104,7 +104,7 @@ def message_values(message: Message) -> dict[str, object]:
 
 
 def read_conversation(row: sqlite3.Row) -> Conversation:
-    """Raises what `Database.decoding` takes for damage."""
+    """Convert a row; its errors are those that `Database.decoding` catches."""
     values: dict[str, Any] = dict(row)
     values["sampling"] = dict(json.loads(values["sampling"]))
     values |= {name: bool(values[name]) for name in ("is_open", "is_named", "is_archived")}
@@ -112,7 +112,7 @@ def read_conversation(row: sqlite3.Row) -> Conversation:
 
 
 def read_message(row: sqlite3.Row) -> Message:
-    """Raises what `Database.decoding` takes for damage."""
+    """Convert a row; its errors are those that `Database.decoding` catches."""
     names = Message.__slots__
     values: dict[str, Any] = {name: row[name] for name in names}
     reason = values["finish_reason"]
@@ -130,7 +130,7 @@ def read_message(row: sqlite3.Row) -> Message:
 
 
 def read_attachments(cell: str | None) -> tuple[Attachment, ...]:
-    """Raises what `Database.decoding` takes for damage."""
+    """Convert a cell; its errors are those that `Database.decoding` catches."""
     return tuple(Attachment(**file) for file in json.loads(cell or "[]"))
 
 

@@ -16,7 +16,7 @@ from app.store.word_index import TITLE, WordIndex, searched_text
 
 log = logging.getLogger(__name__)
 
-MOST = 100  # chats that are found at once
+MOST = 100  # most chats in one result
 TITLE_WEIGHT = 10.0
 
 _FILTERS = """
@@ -28,9 +28,9 @@ _FILTERS = """
     ))
 """
 
-# Chats are ranked by titles and messages. A title stands beside each message of its chat, so that
-# words may be shared out between both. Scores that differ by less than a tenth are equal; then
-# what is newer comes first.
+# Chats are ranked by titles and messages. Each message is indexed together with its chat's title,
+# so that words may be spread over both. Scores that differ by less than a tenth are equal; then
+# newer ones come first.
 _FIND = f"""
 SELECT words.rowid AS number, conversation.id
 FROM found.words
@@ -42,7 +42,7 @@ WHERE words MATCH :match AND {_FILTERS}
 ORDER BY round(bm25(words, {TITLE_WEIGHT}, 1.0), 1), message.created DESC
 """
 
-# Which messages have all words themselves, the title left aside, as well as titles that have them.
+# The messages that have all words themselves, without the title, and the titles that have them.
 _WITHIN = """
 SELECT rowid AS number FROM found.words
 WHERE words MATCH 'content : (' || :match || ')'
@@ -67,11 +67,11 @@ ORDER BY conversation.updated DESC
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message in which the words are.
+    """A message that contains the words.
 
     Attributes:
         created: seconds since the epoch.
-        text: what it says, and its attachments.
+        text: its content and attachments.
     """
 
     message_id: str
@@ -83,14 +83,15 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A chat that was found.
+    """A chat in the results.
 
     Attributes:
-        model: that wrote its last reply; empty if none did.
-        numbers: of the messages in which all words are, the best first; where no message has all of
-            them and neither has the title, of those that have what the title lacks; without words
-            that of the last message, if there is one.
-        best: the first of these; None if there is none, as where the title alone has the words.
+        model: of its last reply; empty if there is none.
+        numbers: of the messages that have all words, best first; if neither a message nor the title
+            has all of them, of those that have the words that the title lacks; without words, of
+            the last message, if there is one.
+        best: the first of these; None if there is none, for example if only the title has the
+            words.
     """
 
     chat: Conversation
@@ -100,13 +101,13 @@ class Found:
 
 
 class Search:
-    """Finds chats over an index of words beside the store. From any thread; they take turns.
+    """Finds chats with a word index beside the store. From any thread; threads take turns.
 
     Args:
         path: of the store.
 
     Attributes:
-        has_index: whether this Python's SQLite has FTS5. Without it titles alone are searched.
+        has_index: whether this Python's SQLite has FTS5. Without it only titles are searched.
 
     Raises:
         StoreError: from every method.
@@ -120,16 +121,16 @@ class Search:
         self._index.close()
 
     def catch_up(self) -> int:
-        """Take in what has changed since; returns how many messages that were."""
+        """Index the changes since the last call; returns the number of messages."""
         return self._index.catch_up()
 
     def find(self, query: Query, most: int = MOST) -> list[Found]:
-        """Chats with all these words in title and one message, together or in either, as the store
-        has them now, the best first; without words the last used first; no more than `most`."""
+        """Chats with all these words in title and one message, together or in either, in the
+        store's current state, best first; without words the last used first; at most `most`."""
         return self._index.over(lambda db: self._find(db, query, most))
 
     def hit(self, number: int) -> Hit | None:
-        """The message of a number; None if it is gone."""
+        """The message with this number; None if it is gone."""
         rows = self._index.read(
             "SELECT id, role, model, created, content, attachments FROM message WHERE number = ?",
             number,
@@ -179,7 +180,7 @@ class Search:
     def _hits(
         self, db: Database, match: str, numbers: dict[str, list[int]]
     ) -> dict[str, list[int]]:
-        """Of chats and the messages by which they were found, the messages that are hits."""
+        """For each chat, those of the messages that found it that are hits."""
         chats = {number: key for key, of_chat in numbers.items() for number in of_chat}
         hits: dict[str, list[int]] = {key: [] for key in numbers}
 

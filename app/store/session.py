@@ -1,4 +1,4 @@
-"""ChatSession: one conversation held with the engine, for the screen and for lines of text."""
+"""ChatSession: one conversation with the engine, for the screen and for lines of text."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from engine.api.stream import Delta, Finish, RequestStream, Thought
 
 log = logging.getLogger(__name__)
 
-# What a crash may cost. A write of 4,000 characters takes 0.03 ms, so 20 streaming sessions spend
-# 0.03 % of a core on it.
+# The most that a crash may lose. A write of 4,000 characters takes 0.03 ms, so 20 streaming
+# sessions spend 0.03 % of a core on it.
 SAVE_SECONDS = 2.0
 
 
 class ChatSession:
-    """A conversation and its reply in the making. One thread holds it.
+    """A conversation and its reply in progress. It belongs to one thread.
 
-    Its messages are read from the store when they are first needed: of many open chats few are
-    looked at. All that needs them raises StoreError if they cannot be read, unless `read` was
-    called before.
+    Its messages are read from the store on first use: of many open chats few are viewed. Every
+    method that uses them raises StoreError if they cannot be read, unless `read` was called before.
 
     Args:
-        store: keeps the conversation; None keeps it in memory only.
-        sampling: under the conversation's own sampling, over the defaults of chats.
+        store: stores the conversation; None keeps it in memory only.
+        sampling: overrides the defaults of chats; the conversation's own sampling overrides it.
         clock: seconds, for the cadence of saving.
 
     Attributes:
-        unsaved: why the last write to the store failed; the chat goes on. Empty if it did not.
+        unsaved: why the last write to the store failed; the chat goes on. Empty if it succeeded.
     """
 
     def __init__(
@@ -60,12 +59,12 @@ class ChatSession:
         self._saved_at = 0.0
         self._stream: RequestStream | None = None
         self._reply: Message | None = None
-        # What is not in the journal yet.
+        # Unwritten changes of the journal.
         self._unjournalled: list[Callable[[Journal], object]] = []
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said yet."""
+        """Whether it has no messages yet."""
         return self.conversation.leaf is None
 
     @property
@@ -100,22 +99,23 @@ class ChatSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a reply is being made."""
+        """Whether a reply is in progress."""
         return self._stream is not None
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt of the reply being made; 0 while they are not known."""
+        """Prompt tokens of the reply in progress; 0 while not known."""
         return self._stream.num_prompt_tokens if self._stream is not None else 0
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens of the reply being made, as far as it has been taken in."""
+        """Tokens of the reply in progress, as far as they were read."""
         return self._stream.num_output_tokens if self._stream is not None else 0
 
     @property
     def thought(self) -> Thought:
-        """What the reply being made has thought so far, before it was gone on with too."""
+        """The thinking of the reply in progress so far, including the part before it was
+        resumed."""
         if self._stream is None or self._reply is None:
             return Thought()
         tokens, seconds = self._stream.thought
@@ -128,10 +128,10 @@ class ChatSession:
         wake: Callable[[], None] | None = None,
         attachments: tuple[Attachment, ...] = (),
     ) -> None:
-        """Say `text` and ask for a reply.
+        """Send `text` and request a reply.
 
         Raises:
-            InvalidRequestError: the text is empty or no Unicode, or a reply is being made.
+            InvalidRequestError: the text is empty or invalid Unicode, or a reply is in progress.
         """
         self._check_idle()
         self._ask(self._history.add(text, attachments=attachments), wake)
@@ -143,10 +143,10 @@ class ChatSession:
         wake: Callable[[], None] | None = None,
         attachments: tuple[Attachment, ...] = (),
     ) -> None:
-        """Say `text` instead of an earlier message of the user, which stays as another branch.
+        """Send `text` instead of an earlier message of the user, which stays as another branch.
 
         Raises:
-            InvalidRequestError: as `send`, or it is no message of the user.
+            InvalidRequestError: as `send`, or the message is not the user's.
         """
         self._check_idle()
         question = self._history.add(text, instead_of=message_id, attachments=attachments)
@@ -155,13 +155,13 @@ class ChatSession:
     def regenerate(
         self, message_id: str | None = None, wake: Callable[[], None] | None = None
     ) -> None:
-        """Ask for another reply, which then stands beside the old one.
+        """Request another reply, as an alternative to the old one.
 
         Args:
             message_id: of the reply on view; None is the last one.
 
         Raises:
-            InvalidRequestError: there is none, or a reply is being made.
+            InvalidRequestError: there is none, or a reply is in progress.
         """
         self._check_idle()
         replies = {m.id: m.parent_id for m in self.messages if m.role == "assistant"}
@@ -182,10 +182,10 @@ class ChatSession:
         return True
 
     def resume(self, wake: Callable[[], None] | None = None) -> None:
-        """Go on with the newest reply from where it ended, with what it was asked for.
+        """Resume the newest reply where it ended, with its original settings.
 
         Raises:
-            InvalidRequestError: there is none, it is complete, or a reply is being made.
+            InvalidRequestError: there is none, it is complete, or a reply is in progress.
         """
         self._check_idle()
         reply = self._history.begun()
@@ -204,20 +204,20 @@ class ChatSession:
         self._submit(submission, reply, wake)
 
     def turn(self, message_id: str, steps: int) -> bool:
-        """Have another branch on view, as `History.turn`.
+        """Switch to another branch, as `History.turn`.
 
         Raises:
-            InvalidRequestError: a reply is being made, or the branch cannot be read.
+            InvalidRequestError: a reply is in progress, or the branch cannot be read.
         """
         self._check_idle()
         with self._shown():
             return self._history.turn(message_id, steps)
 
     def bring(self, message_id: str) -> None:
-        """Have the branch of a message on view, as `History.bring`.
+        """Switch to the branch of a message, as `History.bring`.
 
         Raises:
-            InvalidRequestError: a reply is being made, or the branch cannot be read.
+            InvalidRequestError: a reply is in progress, or the branch cannot be read.
         """
         self._check_idle()
         with self._shown():
@@ -228,16 +228,16 @@ class ChatSession:
         return self._history.look()
 
     def stop(self) -> None:
-        """End the reply at the next step; what has come of it stays."""
+        """End the reply at the next step; its text so far stays."""
         if self._stream is not None:
             self._client.abort(self._stream.request_id)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until `poll` has something to give; False after `timeout` seconds without."""
+        """Block until `poll` has something to return; False after `timeout` seconds without."""
         return self._stream is not None and self._stream.wait(timeout)
 
     def poll(self) -> Delta | None:
-        """Take in what the engine has given since the last call. Never blocks."""
+        """Read the engine's output since the last call. Never blocks."""
         if self._stream is None or self._reply is None:
             return None
         delta = self._stream.drain()
@@ -253,7 +253,7 @@ class ChatSession:
         return delta
 
     def close(self) -> None:
-        """Take in what has come, and end a reply that nobody will take in any more."""
+        """Read the remaining output, and end a reply that is still in progress."""
         self.stop()
         self.poll()
         if self._reply is not None:
@@ -279,7 +279,7 @@ class ChatSession:
 
     @property
     def _origin(self) -> Origin:
-        """Whose requests they are."""
+        """The origin of its requests."""
         conversation = self.conversation
         return Origin(
             user=conversation.user,
@@ -290,7 +290,7 @@ class ChatSession:
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """Another branch comes on view within; raises InvalidRequestError if it cannot be read."""
+        """Switch branches within the block; raises InvalidRequestError if one cannot be read."""
         try:
             yield
         except StoreError as error:
@@ -300,7 +300,7 @@ class ChatSession:
     def _submit(
         self, submission: Submission, reply: Message, wake: Callable[[], None] | None
     ) -> None:
-        """Journal a request, and give it to the engine."""
+        """Journal a request, and submit it to the engine."""
         origin = submission.origin
         body = {"message": reply.parent_id, "sampling": dict(submission.sampling)}
         entry = JournalEntry(
@@ -315,7 +315,7 @@ class ChatSession:
         self._stream = self._client.submit(submission, wake)
 
     def _end(self, reply: Message, finish: Finish | None) -> None:
-        """`finish` is None where the engine gave no end."""
+        """End the reply; `finish` is None if the engine gave none."""
         self._stream = self._reply = None
         self._history.finish(reply, finish)
         request_id, reason, error = reply.request_id, reply.finish_reason, reply.error
@@ -324,7 +324,7 @@ class ChatSession:
         self._keep(journal=lambda journal: journal.end(request_id, reason, error))
 
     def _keep(self, *changed: Message, journal: Callable[[Journal], object] | None = None) -> None:
-        """Write to the store, with what could not be written before; the chat goes on without."""
+        """Write to the store, with earlier unwritten changes; on failure the chat goes on."""
         if self._store is None:
             return
         self._saved_at = self._clock()

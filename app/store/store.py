@@ -54,7 +54,7 @@ DELETE FROM conversation WHERE id IN (
 
 _LABEL = frozenset(("title", "number", "is_named", "is_open", "is_archived"))
 
-# What was deleted longer ago is gone once another program opens the store.
+# Conversations deleted longer ago are removed when a program opens the store.
 UNDO_SECONDS = 3600.0
 
 _BRANCH = f"""
@@ -66,21 +66,21 @@ SELECT {MESSAGE_COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY dis
 class Store:
     """One SQLite file, for screen and gateways, on any thread, beside other processes.
 
-    What a process that died left unfinished is ended as `RESTARTED` when the store is opened.
+    Opening the store ends the unfinished work of dead processes as `RESTARTED`.
 
     Args:
-        busy_seconds: as `Database` has it.
+        busy_seconds: as in `Database`.
 
     Attributes:
         journal: of the requests.
-        search: over the words of titles and messages.
+        search: finds words in titles and messages.
         roster: all chats, a line each.
-        branches: where conversations part.
+        branches: the branching of conversations.
         contexts: their token ids.
-        presets, prompts: what the user keeps under a name.
-        drafts: what is written and not sent.
-        on_view: which chat is on view.
-        files: of lines, uploaded and given by batches.
+        presets, prompts: the user's named settings and texts.
+        drafts: unsent messages.
+        on_view: the chat on view.
+        files: files of lines, uploaded or written by batches.
         batches: requests of files that are answered one by one.
 
     Raises:
@@ -91,7 +91,7 @@ class Store:
         leases = path.with_name(f"{path.name}-leases")
         try:
             make_folder(path.parent)
-            # The chats of others are nobody's on this machine; SQLite's other files follow it.
+            # Only the owner may read the chats; SQLite's other files copy its mode.
             make_file(path)
             tighten(*(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")), leases)
             tighten_folder(path.parent, (path.name, CRASHES))
@@ -123,23 +123,25 @@ class Store:
         self._leases.release()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All writes within, or none.
+        """Commit all writes within, or none.
 
-        May be nested: an inner one that raises is taken back alone, and the outer one may go on.
+        Transactions nest: an inner one that raises is rolled back alone, and the outer one may go
+        on.
         """
         return self._db.transaction()
 
     def on_commit(self, call: Callable[[], object]) -> None:
-        """Within a transaction: have something called once the outermost one is committed."""
+        """Call a function once the outermost transaction is committed; only within a
+        transaction."""
         self._db.on_commit(call)
 
     def conversations(
         self, *, open_only: bool = False, tell: Callable[[str], object] = log.error
     ) -> list[Conversation]:
-        """Conversations in the order of their creation, archived ones too.
+        """Conversations in order of creation, including archived ones.
 
         Args:
-            tell: gets a sentence on each that is damaged, which is left out.
+            tell: called with a sentence on each damaged one, which is left out.
         """
         also = "AND is_open" if open_only else ""
         found = []
@@ -167,9 +169,9 @@ class Store:
         return self._conversation(rows[0]) if rows else None
 
     def save_conversation(self, conversation: Conversation) -> None:
-        """Add it, or replace what a turn changes of it: title, number, leaf, and when it was used.
+        """Add it, or update what a turn changes: title, number, leaf, and the time of its last use.
 
-        If another program has given its number away meanwhile, it gets another one.
+        If another program has used its number meanwhile, it gets another one.
         """
         with self.transaction():
             if self._is_taken(conversation):
@@ -177,10 +179,11 @@ class Store:
             self._db.write(SAVE_CONVERSATION, conversation_values(conversation))
 
     def number(self, *conversations: Conversation, taken: Collection[int] = ()) -> None:
-        """Give each the smallest number, from 1 on, that no other has; it is kept once it is saved.
+        """Assign to each the smallest number, from 1 on, that is free; saving it reserves the
+        number.
 
         Args:
-            taken: numbers that conversations have which are not saved yet.
+            taken: numbers of conversations that are not saved yet.
         """
         ids = {conversation.id for conversation in conversations}
         rows = self._db.read("SELECT id, number FROM conversation WHERE number IS NOT NULL")
@@ -190,10 +193,10 @@ class Store:
             conversation.number = next(free)
 
     def save_label(self, conversation: Conversation, *names: str) -> None:
-        """Replace some of its title, its number and whether it is named, open or archived; nothing
-        if it was deleted.
+        """Update some of its title, its number and whether it is named, open or archived; does
+        nothing if it was deleted.
 
-        The rest is left alone: another program may have changed it since it was read.
+        Other columns stay: another program may have changed them since it was read.
         """
         assert _LABEL.issuperset(names)
         columns = ", ".join(f"{name} = :{name}" for name in names)
@@ -206,7 +209,7 @@ class Store:
             )
 
     def save_settings(self, conversation: Conversation) -> None:
-        """Replace its system prompt and its sampling; nothing if it was deleted."""
+        """Update its system prompt and its sampling; does nothing if it was deleted."""
         self._db.write(
             "UPDATE conversation SET system = ?, sampling = ? WHERE id = ?",
             (conversation.system, json.dumps(dict(conversation.sampling)), conversation.id),
@@ -222,37 +225,37 @@ class Store:
         self._db.removing(lambda: self._db.write(deletion, (time.time(), conversation_id)))
 
     def restore_conversation(self, conversation_id: str) -> bool:
-        """Take the deletion back; False if it is gone for good."""
+        """Undo the deletion; False if it is gone for good."""
         changed = self._db.write(
             "UPDATE conversation SET deleted_at = NULL WHERE id = ?", (conversation_id,)
         )
         return bool(changed)
 
     def free_id(self, conversation_id: str) -> None:
-        """Remove for good what was deleted under this id, which another conversation takes."""
+        """Remove for good a deleted conversation with this id, so that another one can have it."""
         self._db.write(
             "DELETE FROM conversation WHERE id = ? AND deleted_at IS NOT NULL", (conversation_id,)
         )
 
     def forget(self, source: str, prefix: str, before: float, most: int) -> int:
-        """Remove conversations that nobody has gone on with since a time (epoch seconds), the
-        oldest first, with their messages; none that has a request that has not ended.
+        """Remove conversations that were not continued since a time (epoch seconds), oldest first,
+        with their messages, but none with an unfinished request.
 
         Args:
             prefix: of their ids.
-            most: at once.
+            most: the limit of one call.
 
         Returns:
-            how many.
+            the number removed.
         """
         return self._db.removing(lambda: self._db.write(_FORGET, (source, prefix, before, most)))
 
     def shrink(self, pages: int) -> int:
-        """As `Database.shrink` has it."""
+        """As `Database.shrink`."""
         return self._db.shrink(pages)
 
     def messages(self, conversation_id: str) -> list[Message]:
-        """All messages of all branches, in the order in which they were added."""
+        """All messages of all branches, in order of creation."""
         rows = self._db.read(
             f"SELECT {MESSAGE_COLUMNS} FROM message WHERE conversation_id = ? ORDER BY number",
             conversation_id,
@@ -260,7 +263,7 @@ class Store:
         return self._messages(rows)
 
     def branch(self, leaf: str) -> list[Message]:
-        """A message and those before it, oldest first; none where it is not there."""
+        """A message and its ancestors, oldest first; none if it does not exist."""
         rows = self._db.read(_BRANCH, leaf)
         with self._db.decoding("the order of a conversation's messages"):
             if rows and rows[0]["parent_id"] is not None:
@@ -274,12 +277,12 @@ class Store:
         return found[0] if found else None
 
     def save_message(self, message: Message) -> None:
-        """Add it, or replace what can change of it."""
+        """Add it, or update its variable fields."""
         self._db.write(SAVE_MESSAGE, message_values(message))
 
     def _purge(self, before: float) -> None:
-        """Remove for good what was deleted before a time (epoch seconds)."""
-        # Looked for first, as a start should not wait for whoever writes.
+        """Remove for good conversations that were deleted before a time (epoch seconds)."""
+        # Check first, because a start should not wait for a writer.
         if self._db.read("SELECT 1 FROM conversation WHERE deleted_at < ? LIMIT 1", before):
             self._db.write("DELETE FROM conversation WHERE deleted_at < ?", (before,))
 

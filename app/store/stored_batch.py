@@ -1,4 +1,4 @@
-"""StoredBatch: requests of a file that are answered one by one, and how far they are."""
+"""StoredBatch: requests of a file that are answered one by one, and their progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands, in OpenAI's words."""
+    """The state of a batch, in OpenAI's words."""
 
     VALIDATING = auto()
     FAILED = auto()
@@ -26,7 +26,7 @@ class BatchStatus(StrEnum):
         return not FOLLOWS[self]
 
 
-# What may follow on each.
+# The allowed transitions from each status.
 FOLLOWS: Mapping[BatchStatus, frozenset[BatchStatus]] = MappingProxyType(
     {
         BatchStatus.VALIDATING: frozenset(
@@ -50,7 +50,7 @@ FOLLOWS: Mapping[BatchStatus, frozenset[BatchStatus]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineError:
-    """What is wrong with a file of requests: in OpenAI's words, and where."""
+    """An error in a file of requests, in OpenAI's words, and its place."""
 
     code: str
     message: str
@@ -60,7 +60,7 @@ class LineError:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of all answers; cached ones are of the input, reasoning ones of the output."""
+    """Tokens of all answers; cached ones are part of the input, reasoning ones of the output."""
 
     input: int = 0
     cached: int = 0
@@ -73,17 +73,17 @@ class StoredBatch:
     """A batch. Times are seconds since the epoch.
 
     Attributes:
-        number: in the order in which batches came.
-        completion_window: as it was asked for.
-        moments: when it came to each status that it has had.
-        input: the id of the file that it reads.
-        output, faults: the ids of the files with answers, and with answers that are errors; None
-            before there are any, and where an ended batch has none.
+        number: in order of creation.
+        completion_window: as requested.
+        moments: when it entered each status that it has had.
+        input: the id of its input file.
+        output, faults: the ids of the files with answers, and with errors; None before there are
+            any, and if an ended batch has none.
         keep_seconds: how long those are kept.
-        errors: what is wrong with the file that it was to read.
-        total, completed, failed: requests, and how many have an answer, or an error.
-        expires: when what is unanswered becomes an error.
-        ended: None while it has not.
+        errors: the errors in its input file.
+        total, completed, failed: the number of requests, of answers, and of errors.
+        expires: when unanswered requests become errors.
+        ended: None while it is unfinished.
     """
 
     number: int

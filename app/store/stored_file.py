@@ -1,4 +1,4 @@
-"""StoredFile: a file of lines that somebody has put into the store, or got from a batch."""
+"""StoredFile: a file of lines that a user has uploaded, or a batch has written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum, auto
 
 
 class FileState(StrEnum):
-    """Where a file stands. Only a `WHOLE` one is anybody's to see."""
+    """The state of a file. Only a `WHOLE` one is visible."""
 
     FILLING = auto()
     WHOLE = auto()
@@ -17,11 +17,11 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """What is known of a file beside its lines.
+    """The properties of a file, without its lines.
 
     Attributes:
-        number: by which the store has its lines.
-        name: under which it was uploaded.
+        number: identifies its lines in the store.
+        name: its name at upload.
         created, expires: seconds since the epoch; None never expires.
     """
 

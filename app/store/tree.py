@@ -1,4 +1,4 @@
-"""Tree: the messages of one conversation that were read or added, and where its branches part."""
+"""Tree: the loaded messages of one conversation, and their branching."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from app.store.conversation import Message
 
 
 class Tree:
-    """Has the messages of the branches that were on view, and of all others at most their ids.
+    """Has the messages of the branches that were on view, and of others at most their ids.
 
     Attributes:
-        places: ids of the messages behind each one, oldest first, as far as they are known; behind
-            None, of those that begin the conversation.
+        places: ids of the known messages after each one, oldest first; after None, of those that
+            begin the conversation.
     """
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self._messages: dict[str, Message] = {}
-        self._left: dict[str, str] = {}  # of messages that were on view, the end of their branch
-        # The branch that was asked for last, by its leaf, and where it parts: the screen asks for
-        # them several times a turn, and to walk 10,000 messages takes milliseconds.
+        self._left: dict[str, str] = {}  # for messages that were on view, the leaf of their branch
+        # The branch that was requested last, by its leaf, and its alternatives: the screen requests
+        # them several times a turn, and walking 10,000 messages takes milliseconds.
         self._walked: tuple[str | None, tuple[Message, ...]] = (None, ())
         self._parted: tuple[str | None, dict[str, tuple[int, int]]] | None = None
         self.places: dict[str | None, list[str]] = {}
@@ -46,7 +46,7 @@ class Tree:
             behind.append(message.id)
 
     def learn(self, places: Mapping[str | None, Sequence[str]]) -> list[str]:
-        """Take in what the store has in these places, and what it will have at their end.
+        """Add the store's messages after these places, with the unsaved ones at their end.
 
         Returns:
             the ids that were not known.
@@ -72,8 +72,8 @@ class Tree:
         return branch
 
     def parted(self, leaf: str | None) -> Mapping[str, tuple[int, int]]:
-        """The messages up to a leaf that stand beside others: which one of these it is, from 1, and
-        how many they are."""
+        """The messages up to a leaf that have alternatives: the index of each among them, from 1,
+        and their number."""
         if self._parted is None or self._parted[0] != leaf:
             found = {}
             for message in self.branch(leaf):
@@ -84,10 +84,10 @@ class Tree:
         return self._parted[1]
 
     def leave(self, leaf: str | None) -> None:
-        """Remember a branch as the last one on view, for each of its messages."""
+        """Record a branch as the last one on view, for each of its messages."""
         if leaf is not None:
             self._left |= {message.id: leaf for message in self.branch(leaf)}
 
     def left(self, message_id: str) -> str | None:
-        """Where the branch of a message ended that was last on view; None if none was."""
+        """The leaf of the last viewed branch through a message; None if there is none."""
         return self._left.get(message_id)

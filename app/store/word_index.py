@@ -1,4 +1,5 @@
-"""WordIndex: the words of the store's titles, messages and attachments, in a file beside it."""
+"""WordIndex: an index of the words in titles, messages and attachments, in a file beside the
+store."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A chat of somebody else is found by their name as by its title, for it is shown with both.
+# Another user's chat is found by their name as by its title, because it is shown with both.
 TITLE = "iif(source = 'screen', title, user || ' ' || title) AS title"
 
-_SLICE = 200  # messages that are taken in before others may write again
+_SLICE = 200  # messages that are indexed before others may write again
 
-# Of what is taken in. An index of another version is made anew.
+# Of the indexed content. An index of another version is rebuilt.
 _VERSION = 1
 _WORDS = """
 CREATE VIRTUAL TABLE found.words USING fts5 (
@@ -44,19 +45,19 @@ LIMIT ?
 
 
 class WordIndex:
-    """The table `found.words`, with a row for each message under its number, over a connection of
-    its own to the store: no chat waits while it is read or brought up to date. From any thread;
-    they take turns.
+    """The table `found.words`, with a row for each message under its number. It has its own
+    connection to the store, so that no chat waits while it is read or updated. From any thread;
+    threads take turns.
 
-    It is made of the store, and anew where it is missing or damaged. The store notes which messages
-    have changed since, and those are taken in. A reply that is being made is taken in when it
-    has ended.
+    It is built from the store, and rebuilt if it is missing or damaged. The store records which
+    messages have changed since, and those are indexed. A reply in progress is indexed when it has
+    ended.
 
     Args:
         path: of the store.
 
     Attributes:
-        can_be: whether this Python's SQLite has FTS5. Without it there is the store alone.
+        can_be: whether this Python's SQLite has FTS5. Without it only the store is read.
 
     Raises:
         StoreError: from every method.
@@ -65,7 +66,7 @@ class WordIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.with_name(f"{path.name}-words")
-        self._taken: tuple[int, int] | None = None  # which file that was when it was opened
+        self._taken: tuple[int, int] | None = None  # its device and inode when opened
         self._db: Database | None = None
         self._turn = threading.RLock()
         self.can_be = has_fts5()
@@ -77,16 +78,16 @@ class WordIndex:
                 self._db = None
 
     def read(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """As `Database.read` has it."""
+        """As `Database.read`."""
         with self._turn:
             return self._opened().read(query, *values)
 
     def catch_up(self) -> int:
-        """Take in what has changed since; returns how many messages that were."""
+        """Index the changes since the last call; returns the number of messages."""
         return self._over(self._take_in)
 
     def over(self, work: Callable[[Database], T]) -> T:
-        """Do something over the index as the store is now."""
+        """Run a function on the index, after indexing the store's changes."""
 
         def caught_up() -> T:
             self._take_in()
@@ -95,7 +96,7 @@ class WordIndex:
         return self._over(caught_up)
 
     def _over(self, work: Callable[[], T]) -> T:
-        """Do something over the index; if it is damaged, over one that is made anew."""
+        """Run a function on the index; if that is damaged, rebuild it first."""
         with self._turn:
             try:
                 return work()
@@ -110,10 +111,10 @@ class WordIndex:
         return sum(self._slices()) if self.can_be else 0
 
     def _slices(self) -> Iterator[int]:
-        """Take in what has changed, a slice at a time; yields how many messages each has.
+        """Index the changes, a slice at a time; yields the number of messages of each.
 
-        A transaction over two files may, where the program ends in it, be in the store alone. So
-        what was taken in is crossed off in another one, unless it has changed meanwhile.
+        A transaction over two files may, if the program ends during it, be in the store alone. So
+        indexed messages are crossed off in another one, unless they have changed meanwhile.
         """
         db = self._opened()
         while True:
@@ -163,10 +164,10 @@ class WordIndex:
         return db
 
     def _remove(self) -> None:
-        """Remove the index, unless another program has made it anew since it was opened here.
+        """Remove the index, unless another program has rebuilt it since it was opened here.
 
-        Who writes to the index has the store locked. So nobody is at it meanwhile, and they all see
-        afterwards that it is another file.
+        A writer of the index has the store locked. So no other program uses it meanwhile, and they
+        all see afterwards that it is another file.
         """
         self.close()
         try:
@@ -179,7 +180,7 @@ class WordIndex:
             raise StoreError(text) from None
 
     def _place(self) -> tuple[int, int] | None:
-        """Which file the index is for the system; None if it is not there."""
+        """The index file's device and inode; None if it does not exist."""
         try:
             state = self._file.stat()
         except FileNotFoundError:
@@ -188,10 +189,10 @@ class WordIndex:
 
 
 def searched_text(content: str, attachments: str | None) -> str:
-    """All of a message in which words are found: what it says, and its attachments.
+    """The searchable text of a message: its content and its attachments.
 
     Args:
-        attachments: as the store has them; those that cannot be read are left out.
+        attachments: the store's cell; unreadable ones are left out.
     """
     try:
         files = read_attachments(attachments)
