@@ -1,4 +1,4 @@
-"""raise_limit: how many descriptors the process may have, files and connections among them."""
+"""raise_limit: raises the process's limit of descriptors, which files and connections use."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from contextlib import suppress
 
 
 def raise_limit(wanted: int) -> int:
-    """Have the system let the process open so many, as far as it may; returns how many it lets it.
+    """Raise the limit to `wanted`, as far as the system allows; returns the resulting limit.
 
-    Shells and services begin with 1,024 mostly, and may have 500,000 for the asking.
+    Shells and services mostly start with 1,024, and may raise that to 500,000.
     """
     try:
         import resource
@@ -18,6 +18,6 @@ def raise_limit(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    with suppress(OSError, ValueError):  # macOS refuses more than its kernel has.
+    with suppress(OSError, ValueError):  # macOS refuses more than its kernel's limit.
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

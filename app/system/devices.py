@@ -1,4 +1,4 @@
-"""Devices: reads what the machine spends from psutil and, if there is one, NVIDIA's driver."""
+"""Devices: reads the machine's resource use from psutil and, if there is one, NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from widgets.panels.device_panel import DeviceReadings, GpuReading
 
 
 class Devices:
-    """Reads the machine. A read takes under 1 ms, or a few with GPUs, so it is for threads other
-    than the event loop's."""
+    """Reads the machine. A read takes under 1 ms, or a few with GPUs, so it belongs on threads
+    other than the event loop's."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -25,12 +25,12 @@ class Devices:
     def read(
         self, *, gpu_uuid: str = "", loop_lag: float | None = None, frames: float | None = None
     ) -> DeviceReadings:
-        """What the machine has spent since the last read.
+        """The resource use since the last read.
 
         Args:
-            gpu_uuid: the GPU or MIG instance that the model is on; empty if it is on none. A GPU is
-                read as this instance, if it is one of its own.
-            loop_lag, frames: in seconds and in repaints a second; they are passed on.
+            gpu_uuid: the model's GPU or MIG instance; empty if it uses none. If it is an instance
+                of a GPU, that GPU is read as this instance.
+            loop_lag, frames: in seconds and in repaints a second; they are passed through.
         """
         spent, now = self._cpu_seconds(), time.monotonic()
         spent_before, before = self._cpu_before
@@ -59,7 +59,7 @@ class Devices:
         driver, part = self._driver, gpu
         if wanted.startswith("MIG-"):
             part = next((x for x in driver.instances(gpu) if driver.uuid(x) == wanted), gpu)
-        # The chip has one temperature and one supply of power, which its instances do not tell.
+        # The chip has one temperature and one power supply, which its instances do not report.
         power = driver.ask("nvmlDeviceGetPowerUsage", gpu)
         sensor, clock = driver.constant("NVML_TEMPERATURE_GPU"), driver.constant("NVML_CLOCK_SM")
         utilization = driver.ask("nvmlDeviceGetUtilizationRates", part)

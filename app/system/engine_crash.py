@@ -1,4 +1,4 @@
-"""EngineCrashError: the engine serves nobody any more, so the program that uses it must end."""
+"""EngineCrashError: the engine cannot serve any more, so the program that uses it must end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from engine.api.client import EngineClient
 
 
 class EngineCrashError(RuntimeError):
-    """A thread of the engine has ended or hangs. Only a new start of the program helps."""
+    """A thread of the engine has ended or hangs. Only a restart of the program helps."""
 
 
 def check_engine(client: EngineClient) -> None:
-    """Check that the engine lives.
+    """Check that the engine is alive.
 
     Raises:
-        EngineCrashError: it does not; the message says why.
+        EngineCrashError: it is not; the message says why.
     """
     status = client.status()
     if status.has_crashed:

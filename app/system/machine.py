@@ -1,4 +1,4 @@
-"""Machine: what this computer has, by the system and NVIDIA's driver; torch is not imported."""
+"""Machine: this computer's hardware, from the system and NVIDIA's driver; torch is not imported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def num_cores() -> int:
 
 
 def cpu_features(info: Path = CPU_INFO) -> tuple[str, ...] | None:
-    """Those of `FEATURES` that the processor has; None where the system does not tell."""
+    """Those of `FEATURES` that the processor has; None if the system does not report them."""
     try:
         text = info.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -69,12 +69,12 @@ def host_memory() -> Memory:
 
 
 def gpu_memory() -> tuple[Memory, ...]:
-    """The memory of each NVIDIA GPU, in the driver's order. In place of one that is partitioned
-    stand its MIG instances. There is none without NVIDIA's driver."""
+    """The memory of each NVIDIA GPU, in the driver's order; a partitioned GPU is replaced by its
+    MIG instances. Empty without NVIDIA's driver."""
     driver = Driver()
     memories = []
     for handle in driver.parts():
-        # A GPU that has no memory of its own tells none: it uses the host's.
+        # A GPU without memory of its own reports none: it uses the host's.
         memory = driver.ask("nvmlDeviceGetMemoryInfo", handle) or host_memory()
         name, uuid = driver.name(handle), driver.uuid(handle)
         memories.append(Memory(name, memory.total, memory.free, uuid))
@@ -83,18 +83,18 @@ def gpu_memory() -> tuple[Memory, ...]:
 
 
 def visible_memory() -> tuple[Memory, ...]:
-    """The memory of cuda:0, cuda:1 and so on, as far as it can be known without CUDA (see
+    """The memory of cuda:0, cuda:1 and so on, as far as it can be determined without CUDA (see
     `visible_gpus`)."""
     gpus = gpu_memory()
     return tuple(gpus[place] for place in visible_gpus([gpu.uuid for gpu in gpus], os.environ))
 
 
 def memory_of(device: str | None) -> Memory:
-    """The memory that a model is loaded to.
+    """The memory that a model is loaded into.
 
     Args:
         device: the setting. cpu is the host; auto and None are the GPU with the most free memory,
-            or the host if CUDA shows none; what is no device here is the first.
+            or the host if CUDA shows none; a device that does not exist here means the first GPU.
     """
     gpus = visible_memory()
     if device == "cpu" or not gpus:

@@ -1,4 +1,4 @@
-"""Paths as settings state them."""
+"""Paths in settings."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def _expand(value: object) -> object:
 
 
 Location = Annotated[Path, BeforeValidator(_expand)]
-"""A path; ~ in it is the person's home folder."""
+"""A path; ~ in it is the user's home folder."""

@@ -1,4 +1,4 @@
-"""why_not_quantized: says whether weights can be quantized on a device of this machine."""
+"""why_not_quantized: why weights cannot be quantized on a device of this machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from engine.native import kernels, why_not
 
 
 def why_not_quantized(device: str) -> str:
-    """A clause that says why weights cannot be quantized; empty if nothing speaks against it
-    before a model is loaded.
+    """A clause that says why weights cannot be quantized; empty if there is no known reason before
+    a model is loaded.
 
     Args:
-        device: as torch names it.
+        device: torch's name of it.
 
     Raises:
         InvalidConfigError: as `engine.native.kernels`.

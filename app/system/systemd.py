@@ -1,4 +1,4 @@
-"""systemd: tells the supervisor of a service how it is, as sd_notify(3) describes."""
+"""systemd: reports the service's state to its supervisor, as sd_notify(3) describes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ log = logging.getLogger(__name__)
 
 
 def notify(*states: str) -> None:
-    """Tell the supervisor states such as READY=1, if this program is a service that is to do so."""
+    """Send states such as READY=1 to the supervisor, if this program is a service that must do
+    so."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return
@@ -24,7 +25,7 @@ def notify(*states: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """The most seconds that may pass between two WATCHDOG=1; None if none is expected."""
+    """The maximum of seconds between two WATCHDOG=1; None if none is expected."""
     wanted, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID")
     if not wanted.isdecimal() or process not in (None, str(os.getpid())):
         return None

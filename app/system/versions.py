@@ -16,10 +16,10 @@ PACKAGES = (
 )
 
 
-@cache  # Reading it takes 0.3 ms of the files of the package, and `/version` is anybody's to ask.
+@cache  # A read of the package's files takes 0.3 ms, and anybody may request `/version`.
 def version(package: str) -> str:
     """The installed version; empty if there is none."""
-    # This is not imported at the top, for it takes a quarter of the time of `tui --help`.
+    # This is not imported at the top, because it takes a quarter of the time of `tui --help`.
     from importlib import metadata
 
     try:
