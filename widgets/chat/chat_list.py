@@ -1,4 +1,4 @@
-"""ChatList: all chats below each other, where the terminal is wide enough."""
+"""ChatList: all chats in a vertical list, if the terminal is wide enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChatRow:
 
     Attributes:
         number: None if it has none yet.
-        age: since it was last used, as it is shown.
+        age: time since its last use, as shown.
         is_open: whether it has a tab.
     """
 
@@ -42,7 +42,7 @@ class ChatRow:
 
 class ChatList(LineView, can_focus=True):
     """Two lines for each chat: number, state and title, then model and age. Only the chats in view
-    are asked for, however many there are."""
+    are requested, however many there are."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "step(-1)", "Up", show=False, id="chats.up"),
@@ -55,7 +55,7 @@ class ChatList(LineView, can_focus=True):
     ]
 
     class Picked(Message):
-        """A chat is wanted on view."""
+        """A chat was picked to be on view."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
@@ -76,12 +76,11 @@ class ChatList(LineView, can_focus=True):
         return self._current if self._cursor is None else self._cursor
 
     def show(self, keys: Sequence[str], row: Callable[[str], ChatRow], current: str) -> None:
-        """Show these chats. Nothing is drawn while those in view stay as they are.
+        """Show these chats. Nothing is drawn if those in view have not changed.
 
         Args:
-            row: gives the chat of a key, as it now stands.
-            current: the key of the one on view. Where another one comes on view, the cursor is on
-                it.
+            row: returns the current state of the chat with a key.
+            current: the key of the chat on view. When it changes, the cursor moves to it.
         """
         if current != self._current or self._cursor not in keys:
             self._cursor = None
@@ -162,7 +161,7 @@ class ChatList(LineView, can_focus=True):
 
     @property
     def _page(self) -> int:
-        """How many chats are in view at once."""
+        """The number of chats in view at once."""
         return max(self.size.height // ROWS, 1)
 
     def _reveal(self) -> None:

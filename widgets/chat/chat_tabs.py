@@ -16,8 +16,8 @@ from widgets.line import Line, shorten
 from widgets.line_view import LineView
 
 MAX_TITLE = 20
-MIN_TITLE = 8  # where all tabs are shown
-NEAR_TITLE = 14  # where some are left out
+MIN_TITLE = 8  # if all tabs are shown
+NEAR_TITLE = 14  # if some are left out
 MIN_WIDTH_FOR_NEW = 24
 # Of a tab without a title: number, mark and blanks.
 LEAST = 7
@@ -29,10 +29,10 @@ class Tab:
 
     Attributes:
         key: the chat's id.
-        number: the chat's own, whatever its place.
+        number: the chat's own number, whatever its position.
         title: its title, as it is shown.
         mark: its state.
-        unread: whether text has come that has not been on view.
+        unread: whether there is new text that has not been on view.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Tab:
 
 
 class ChatTabs(LineView):
-    """Numbered titles, each with its state. The current one is always in view."""
+    """Numbered titles with states. The current one is always in view."""
 
     DEFAULT_CSS = """
     ChatTabs { height: 1; }
@@ -57,10 +57,10 @@ class ChatTabs(LineView):
             self.key = key
 
     class NewWanted(Message):
-        """A new chat is asked for."""
+        """A new chat was requested."""
 
     class MoreWanted(Message):
-        """The list of all chats is asked for."""
+        """The list of all chats was requested."""
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
@@ -107,19 +107,19 @@ class ChatTabs(LineView):
         return [line]
 
     def _count(self, line: Line, text: str, hidden: int) -> None:
-        """Say how many tabs are left out at a side, if any are."""
+        """Draw the number of hidden tabs at a side, if there are any."""
         if hidden:
             start = self.size.width - line.room
             line.add(text, self.palette.muted)
             self._spans.append((start, self.size.width - line.room, self.MoreWanted()))
 
     def _fit(self, room: int) -> tuple[Sequence[int], int]:
-        """Which tabs are shown, and how wide their titles may be.
+        """The tabs that are shown, and the maximum width of their titles.
 
-        Titles are shortened as long as they can be told apart. Then tabs are left out at both
-        sides, and those around the current one have their titles.
+        Titles are shortened as long as they stay distinguishable. Then tabs are left out at both
+        sides, and those around the current one keep their titles.
         """
-        # What would not fit without titles is not measured: there may be a thousand.
+        # Tabs that would not fit even without titles are not measured: there may be a thousand.
         widths = range(MAX_TITLE, MIN_TITLE - 1, -1) if len(self._tabs) * LEAST <= room else ()
         for title_width in widths:
             if sum(self._width(i, title_width) for i in range(len(self._tabs))) <= room:

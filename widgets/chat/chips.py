@@ -1,4 +1,4 @@
-"""Chips: what is attached to the message that is being written, one line for each."""
+"""Chips: the attachments of the message being written, one line for each."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
 
-MOST = 4  # lines; what is beyond them is told as a number
+MOST = 4  # lines; the rest is shown as a number
 
 
 class Chips(LineView):
-    """A click on a line takes its attachment away."""
+    """A click on a line removes its attachment."""
 
     DEFAULT_CSS = """
     Chips { height: auto; display: none; padding: 0 0 0 3; }
     """
 
     class Dropped(Message):
-        """An attachment is to be taken away.
+        """Remove an attachment.
 
         Attributes:
-            place: its place among the attachments.
+            place: its index among the attachments.
         """
 
         def __init__(self, place: int) -> None:
@@ -69,7 +69,7 @@ class Chips(LineView):
 
 
 def _fitted(label: str, width: int) -> str:
-    """A name with what is told of it, of which the name gives way."""
+    """A name with its facts; the name is shortened if needed."""
     name, *facts = label.rsplit(" · ", 2)
     told = "".join(f" · {fact}" for fact in facts)
     return shorten(shorten(name, max(width - cell_len(told), 1)) + told, width)

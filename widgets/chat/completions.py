@@ -1,4 +1,4 @@
-"""Completions: what may be meant by a line that begins with a slash."""
+"""Completions: the commands that a line with a slash may mean."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST = 6
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One of them.
+    """One completion.
 
     Attributes:
-        label: as it is listed.
-        text: what is written when it is taken.
-        is_whole: whether nothing need follow it.
+        label: its text in the list.
+        text: the text that accepting it writes.
+        is_whole: whether the command is complete without arguments.
     """
 
     label: str
@@ -39,7 +39,7 @@ class Completions(LineView):
     """
 
     class Clicked(Message):
-        """The one under the cursor is to be taken."""
+        """The completion under the cursor was clicked."""
 
     def __init__(self, glyphs: Glyphs = UNICODE) -> None:
         super().__init__(glyphs)
@@ -48,11 +48,11 @@ class Completions(LineView):
 
     @property
     def current(self) -> Completion | None:
-        """The one under the cursor; None if there is none."""
+        """The completion under the cursor; None if there is none."""
         return self._items[self._place] if self._items else None
 
     def show(self, items: Sequence[Completion]) -> None:
-        """Show these instead; none closes the list."""
+        """Show these completions; none closes the list."""
         items = tuple(items)
         if items == self._items:
             return
@@ -83,5 +83,5 @@ class Completions(LineView):
         self.post_message(self.Clicked())
 
     def _first(self, height: int) -> int:
-        """The one on the first of so many lines."""
+        """The index of the completion on the first of so many lines."""
         return max(0, min(self._place - height // 2, len(self._items) - height))

@@ -1,4 +1,4 @@
-"""Entry: one message of a chat, as it is to be shown."""
+"""Entry: one message of a chat, prepared for display."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One message as it is shown.
+    """One message in its displayed form.
 
     Attributes:
-        key: tells this message from the others of its chat.
+        key: identifies this message within its chat.
         role: user, assistant, system or tool. An assistant's text is Markdown.
-        author: who wrote it, as it is shown.
-        clock: when it was written, as it is shown.
-        thinking: what an assistant thought before it said the text, as Markdown.
-        thought_tokens, thought_seconds: how many tokens that took, and how long; 0 and None where
-            that is not known.
-        calls: names of tools that an assistant calls, with their arguments as JSON.
-        tool: name of the tool that gave the text, where it is known.
-        attachments: names and texts that go along with the text.
-        note: what is said of it: state, tokens, times.
-        growing: whether more text comes.
-        failed: whether the note is a sentence that says what went wrong.
-        branch: its place among the messages that could stand here, counted from 1, and how many
-            those are; None if it is the only one.
+        author: its author, as shown.
+        clock: its time, as shown.
+        thinking: an assistant's thinking before the text, as Markdown.
+        thought_tokens, thought_seconds: the tokens and the duration of the thinking; 0 and None if
+            not known.
+        calls: names of the tools that an assistant calls, with their arguments as JSON.
+        tool: name of the tool whose result the text is, if known.
+        attachments: names and texts that belong to the message.
+        note: a remark on it: state, tokens, times.
+        growing: whether more text follows.
+        failed: whether the note is an error message.
+        branch: its index among its alternatives, from 1, and their number; None if it is the only
+            one.
     """
 
     key: str

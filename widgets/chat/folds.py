@@ -1,5 +1,5 @@
-"""Folds: parts of a message that stand in one line until one asks for them: thinking, the arguments
-of a call, what a tool gave, attachments."""
+"""Folds: parts of a message that are collapsed to one line: thinking, the arguments of a call, tool
+results, attachments."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from widgets.figures import counted, duration, size
 from widgets.harmless import HARMFUL
 from widgets.line import shorten
 
-# What a tool gave is folded beyond so many rows.
+# A tool result with more rows than this is folded.
 MAX_ANSWER = 3
 # A click on a row with this in its style folds or unfolds the message.
 FOLD = Style.from_meta({"fold": True})
 
 
 class Folds:
-    """Sets what can be folded of a message.
+    """Typesets the foldable parts of a message.
 
     Args:
-        is_open: whether it is unfolded.
-        shows_thinking: whether the thinking is.
+        is_open: whether they are unfolded.
+        shows_thinking: whether the thinking is unfolded.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Folds:
         self.shows_thinking = shows_thinking
 
     def thinking(self, entry: Entry) -> Row:
-        """The line that stands for the thinking, or above it."""
+        """The line in place of the thinking, or above it."""
         if entry.growing and not entry.text:
             parts = ["thinking…"]
         else:
@@ -52,7 +52,7 @@ class Folds:
         return self._head(" ".join(parts), self.shows_thinking)
 
     def attachments(self, entry: Entry) -> Iterator[Row]:
-        """Names and sizes of the attachments, each with its text where it is unfolded."""
+        """Names and sizes of the attachments, with their texts if unfolded."""
         for name, text in entry.attachments:
             num_bytes = len(text.encode(errors="replace"))
             head = f"{self._glyphs.attachment} {name} · {size(num_bytes)}"
@@ -61,7 +61,7 @@ class Folds:
                 yield from self._quoted(text)
 
     def calls(self, entry: Entry) -> Iterator[Row]:
-        """The tools that a reply calls, each with its arguments, in one line where they fit."""
+        """The tool calls of a reply with their arguments, in one line if they fit."""
         for name, arguments in entry.calls:
             call = f"{self._glyphs.call} {name}"
             whole = self._glyphs.fit(f"{call}({_in_one_line(arguments)})")
@@ -74,7 +74,7 @@ class Folds:
                 yield from self._typesetter.code(_pretty(arguments), "json", self._width)
 
     def answer(self, entry: Entry) -> Iterator[Row]:
-        """What a tool gave."""
+        """The result of a tool."""
         lead = f"{self._glyphs.answer} {entry.tool}: " if entry.tool else f"{self._glyphs.answer} "
         text = HARMFUL.sub("", entry.text).rstrip("\n")
         rows = list(wrap(Content(f"{lead}{text}"), self._width))
@@ -87,7 +87,7 @@ class Folds:
             yield from self._quoted(_pretty(text))
 
     def _head(self, text: str, is_open: bool, style: str = ".muted") -> Row:
-        """The line that stays of a part that is folded. Its mark is not copied with it."""
+        """The remaining line of a folded part. Copying omits its mark."""
         mark = self._glyphs.unfolded if is_open else self._glyphs.folded
         shown = self._glyphs.fit(shorten(self._glyphs.fit(text), self._width - 2))
         lead = Content.styled(f"{mark} ", ".mark").stylize(FOLD)
@@ -99,7 +99,7 @@ class Folds:
 
 
 def _in_one_line(arguments: str) -> str:
-    """Arguments as those of a function, or as they were written if they are no object."""
+    """Arguments in the form of a function call, or unchanged if they are no object."""
     found = _parsed(arguments)
     if not isinstance(found, dict):
         return arguments
@@ -107,7 +107,7 @@ def _in_one_line(arguments: str) -> str:
 
 
 def _pretty(text: str) -> str:
-    """JSON in lines of its own; another text as it is."""
+    """JSON, pretty-printed; other text unchanged."""
     found = _parsed(text)
     if not isinstance(found, (dict, list)):
         return text

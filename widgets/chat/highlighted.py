@@ -1,4 +1,4 @@
-"""Highlighted: code with its keywords, strings and the like in styles of their own."""
+"""Highlighted: code with styles for keywords, strings and so on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TAB_SIZE = 4
 
 
 class _Styles(HighlightTheme):
-    """Names of styles, which the style sheet sets for each theme; the keys are Pygments' names of
-    tokens. Textual's own styles are fainter than a theme says, and those for the terminal's own
-    colours name some that do not exist."""
+    """Names of styles, which the style sheet sets for each theme; the keys are Pygments' token
+    names. Textual's own styles are fainter than the theme's, and its ANSI styles name some that do
+    not exist."""
 
     STYLES: dict[TokenType, str] = {  # noqa: RUF012  # as Textual has it
         ("Comment",): ".comment",
@@ -44,8 +44,8 @@ class _Styles(HighlightTheme):
 CODE_STYLES = frozenset(_Styles.STYLES.values())
 
 
-# 60 lines take 35 ms; the whole text of a reply is set anew at its end, and at another width.
+# 60 lines take 35 ms; a whole reply is typeset again at its end, and at another width.
 @lru_cache(maxsize=128)
 def highlighted(code: str, language: str) -> Content:
-    """`code` in the styles of `language`, or plain if that is not known."""
+    """`code` in the styles of `language`, or plain if that is unknown."""
     return highlight(code, language=language, theme=_Styles, tab_size=TAB_SIZE)

@@ -1,4 +1,4 @@
-"""Inked: a view that is scrolled, and whose text is drawn in the styles of a chat."""
+"""Inked: a scrolled view whose text is drawn in the styles of a chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.style import Style
 
 
 class Inked(ScrollView, inherit_bindings=False):
-    """Knows what the names of styles such as `.code` mean, by the theme."""
+    """Resolves names of styles such as `.code` for the theme."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"transcript--{name}"
@@ -71,8 +71,8 @@ class Inked(ScrollView, inherit_bindings=False):
     """
 
     def _set_rows(self, rows: int) -> None:
-        """Have so many rows to be scrolled. Textual lays out the whole screen for another
-        `virtual_size`, which may change what stands around a view; around this one, it does not."""
+        """Set the number of rows to scroll. Textual lays out the whole screen for another
+        `virtual_size`, which may change the surroundings of a view; for this one, it does not."""
         size = Size(self.scrollable_content_region.width, rows)
         if size != self.virtual_size:
             self.set_reactive(Inked.virtual_size, size)

@@ -1,4 +1,4 @@
-"""MessageView: messages one below the other, scrolled, one widget however many they are."""
+"""MessageView: a scrolled list of messages, one widget however many they are."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MAX_TEXT_WIDTH = 100
 
 
 class MessageView(Inked):
-    """Shows messages, following the newest unless scrolled up. `Transcript` says what is to be
-    shown, and which message is the current one."""
+    """Shows messages, following the newest unless scrolled up. `Transcript` handles the keys, and
+    picks the current message."""
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -36,11 +36,11 @@ class MessageView(Inked):
         self._passages = Passages()
         self._set_width = 0
         self._following = True
-        self._seen = (0, 0)  # of the lowest row that has been in view: its message, its place there
+        self._seen = (0, 0)  # of the lowest row that was in view: its message, its index there
         self._current = ""
         self._words: Pattern[str] | None = None
         self._copy_key = ""
-        self._awaited = ""  # the message to go to once the text is set
+        self._awaited = ""  # the message to scroll to once the text is typeset
 
     @property
     def current(self) -> str:
@@ -49,7 +49,7 @@ class MessageView(Inked):
 
     @property
     def num_new_rows(self) -> int:
-        """Rows below the view that came since it was scrolled up."""
+        """Rows below the view that were added since it was scrolled up."""
         index, rows = self._seen
         if self._following or index >= len(self._entries):
             return 0
@@ -58,16 +58,16 @@ class MessageView(Inked):
 
     @property
     def text(self) -> str:
-        """The rows that are set, as they stand on the screen and beyond its edges."""
+        """The typeset rows, as drawn, also outside of the view."""
         return self._passages.text
 
     def show(self, chat: str, entries: Sequence[Entry], greeting: str = "") -> None:
-        """Show a chat as it now stands; only what differs is set and painted anew, and nothing
+        """Show the current state of a chat; only differences are typeset and painted, and nothing
         while the view is not on the screen.
 
         Args:
-            chat: another name is another chat, and is shown from its end.
-            greeting: shown while there is no entry.
+            chat: another name is another chat, which is shown from its end.
+            greeting: shown while there are no entries.
         """
         self._greeting = Content(greeting)
         self._entries = tuple(entries)
@@ -83,7 +83,7 @@ class MessageView(Inked):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Set what differs from what is set."""
+        """Typeset what has changed since it was last typeset."""
         before, is_greeted = self._passages.entries, self._greeting == self._greeted
         if not self._set_width or (before is self._entries and is_greeted):
             return
@@ -103,11 +103,11 @@ class MessageView(Inked):
         self._arrange()
 
     def go_to(self, key: str, words: Iterable[str] = ()) -> bool:
-        """Make a message the current one and bring it into view.
+        """Make a message the current one and scroll it into view.
 
         Args:
-            words: are marked wherever text is shown, and the first of them in the message is
-                brought into view. `rest` takes the marks away.
+            words: highlighted in all messages; the first of them in the message is scrolled into
+                view. `rest` removes the highlights.
 
         Returns:
             whether there is such a message.
@@ -122,12 +122,11 @@ class MessageView(Inked):
         return True
 
     def hint(self, copy: str) -> None:
-        """Set the name of the key that copies code, as it is bound."""
+        """Set the shown name of the key that copies code."""
         self._copy_key = copy
 
     def fold(self, key: str) -> None:
-        """Unfold the parts of a message that are folded, or fold them again. What is above it stays
-        where it is."""
+        """Fold or unfold the parts of a message. The rows above it stay in place."""
         top = self.scroll_offset.y
         index = self._passages.index_at(top)
         offset = top - self._passages.place(index)[0]
@@ -136,13 +135,13 @@ class MessageView(Inked):
         self.refresh()
 
     def show_thinking(self, shown: bool) -> None:
-        """Show the thinking of every message, or fold it."""
+        """Show or fold the thinking of every message."""
         self._passages.shows_thinking = shown
         if self._set_width:
             self._set_all()
 
     def rest(self) -> None:
-        """Have no message be the current one, and no words marked."""
+        """Clear the current message and the highlighted words."""
         self._mark("")
         if self._words is not None:
             self._words = None
@@ -150,12 +149,12 @@ class MessageView(Inked):
             self.refresh()
 
     def follow(self) -> None:
-        """Go to the end and stay there."""
+        """Scroll to the end and stay there."""
         self._following = True
         self._arrange()
         self.refresh()
 
-    # Scrolling is not animated: text that comes before the first frame would pull the view back.
+    # Scrolling is not animated: text that arrives before the first frame would pull the view back.
 
     def action_scroll_up(self) -> None:
         self.scroll_up(animate=False)
@@ -189,7 +188,7 @@ class MessageView(Inked):
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
-        # The screen says which key copies a selection while there is one.
+        # The screen shows the key that copies the selection while there is one.
         self.screen.refresh_bindings()
 
     def notify_style_update(self) -> None:
@@ -211,7 +210,7 @@ class MessageView(Inked):
             self._following = self._following or at_end
 
     def _strip(self, number: int) -> Strip:
-        """Row `number` of all, drawn."""
+        """Draw row `number` of all rows."""
         passage, index = self._passages.locate(number)
         if passage is None:
             if not self._entries and 0 < number <= len(rows := self._greeting_rows):
@@ -232,7 +231,7 @@ class MessageView(Inked):
             strip = passage.strips[index] = self._draw(content)
         return strip
 
-    # Setting.
+    # Typesetting.
 
     @property
     def _text_width(self) -> int:
@@ -248,13 +247,13 @@ class MessageView(Inked):
 
     @property
     def _seen_messages(self) -> range:
-        """The indices of the messages of which something is in view."""
+        """The indices of the messages that are at least partly in view."""
         top = self.scroll_offset.y
         bottom = max(top, top + self._view_height - 1)
         return range(self._passages.index_at(top), self._passages.index_at(bottom) + 1)
 
     def _set_all(self) -> None:
-        """Set the messages anew, at the width that is now."""
+        """Typeset the messages again, at the current width."""
         self._set_width = self._text_width
         if self._set_width <= 0:
             self._set_width = 0
@@ -271,7 +270,7 @@ class MessageView(Inked):
         self.refresh()
 
     def _arrange(self) -> None:
-        """Bring positions up to date with the rows, at the end or where one reads."""
+        """Update positions to the rows, at the end or at the reader's position."""
         if not self._entries or not self._set_width:
             self._set_rows(1 + len(self._greeting_rows))
         elif self._following and not self.is_vertical_scrollbar_grabbed:
@@ -284,19 +283,19 @@ class MessageView(Inked):
             self._show_from(index, top - self._passages.place(index)[0])
 
     def _show_from(self, index: int, offset: int = 0) -> None:
-        """Have the view begin so many rows below the beginning of a message."""
+        """Start the view at so many rows below the beginning of a message."""
         self._show_at(self._passages.look_from(index, offset, self._view_height))
 
     def _show_at(self, top: int) -> None:
-        """Have the view begin at this row, below which all that it shows is set."""
+        """Start the view at this row; all that it shows below is typeset."""
         self._set_rows(self._passages.height)
         if top != self.scroll_offset.y:
             self.scroll_to(y=top, animate=False)
         self._note_seen()
 
     def _note_seen(self) -> None:
-        """Note how far down one has seen the chat."""
-        # Those that are set: a resize may come before the newest entries are.
+        """Record how far down the chat was viewed."""
+        # Only typeset messages: a resize may come before the newest entries are typeset.
         last = len(self._passages.entries) - 1
         if self._following and last >= 0:
             self._seen = (last, self._passages.place(last)[1])
@@ -312,12 +311,11 @@ class MessageView(Inked):
                 self._passages.redraw(changed)
             self._current = key
             self.refresh()
-            # Not every message has what a key of the transcript acts on.
+            # Some keys of the transcript only act on certain messages.
             self.screen.refresh_bindings()
 
     def _reveal(self, index: int) -> None:
-        """Scroll as little as shows a message, or its beginning where it is higher than the
-        view."""
+        """Scroll just enough to show a message, or its beginning if it is taller than the view."""
         self._passages.passage(index)
         self._passages.arrange()
         start, height = self._passages.place(index)
@@ -328,12 +326,12 @@ class MessageView(Inked):
             self._show_from(index, height - 1 - room)
 
     def _arrive(self) -> None:
-        """Go to the message that is to be gone to, once the text is set."""
+        """Scroll to the awaited message, once the text is typeset."""
         index = self._passages.find(self._awaited) if self._awaited else None
         if index is None or not self._set_width:
             return
         self._awaited = ""
         row = self._passages.passage(index).first_row_with(self._words)
-        # With what comes before it, if that is little.
+        # With the rows before it, if they are few.
         before = row if row < self._view_height // 2 else self._view_height // 3
         self._show_from(index, row - before)

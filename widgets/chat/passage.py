@@ -1,4 +1,4 @@
-"""Passage: one message of a chat, which is set in rows and drawn."""
+"""Passage: one message of a chat, typeset in rows and drawn."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from widgets.chat.typeset import Document, Row, Typesetter, wrap
 from widgets.chat.words import folded
 from widgets.harmless import HARMFUL
 
-GUTTER = 1  # the edge, at which the current message is marked
+GUTTER = 1  # the edge, where the current message is marked
 INDENT = GUTTER + 2
 BLANK = Row()
 
 
 class Passage:
-    """An entry in rows (its header, what can be folded of it, its text and a blank one).
+    """An entry in rows (its header, its foldable parts, its text and a blank row).
 
     Attributes:
-        strips: by its index each row that was drawn, of those near the view.
+        strips: the drawn rows near the view, by index.
     """
 
     def __init__(self, entry: Entry, typesetter: Typesetter, width: int, folds: Folds) -> None:
@@ -34,16 +34,16 @@ class Passage:
         self._folds = folds
         self._document = Document(typesetter, width) if entry.role == "assistant" else None
         self._thoughts = Document(typesetter, width)
-        self._thought = ("", True)  # what is set of the thinking, and whether all of it is
+        self._thought = ("", True)  # the typeset thinking, and whether it is complete
         self._body: list[Row] = []
         self._num_thoughts = 0  # rows of thinking, with the line above it
-        self._last_text = 0  # the row in which the cursor of a growing text stands
+        self._last_text = 0  # the row with the cursor of a growing text
         self.strips: dict[int, Strip] = {}
         self._set_body()
 
     def update(self, entry: Entry) -> int:
-        """Show `entry` instead; returns how many rows below the header stayed as they were, but for
-        the first of them."""
+        """Show `entry` instead; returns how many rows below the header are unchanged. The first of
+        them may have changed."""
         self.entry = entry
         return self._set_body()
 
@@ -83,7 +83,7 @@ class Passage:
             self.strips = {i: strip for i, strip in self.strips.items() if i in near}
 
     def _set_thinking(self) -> list[Row]:
-        """Set the thinking, which has ended where there is text, as far as it is shown."""
+        """Typeset the thinking, as far as it is shown. It has ended once there is text."""
         entry = self.entry
         if not entry.thinking:
             return []
@@ -98,14 +98,14 @@ class Passage:
         return [head, *self._thoughts.rows]
 
     def _find_last_text(self) -> int:
-        """The last row that has text. A row of code has a frame behind it even if it is empty."""
+        """The last row that has text. A row of code has a frame after it even if it is empty."""
         for index in range(len(self._body), 0, -1):
             if self._body[index - 1].text or self._body[index - 1].tail:
                 return index
         return 0
 
     def first_row_with(self, words: Pattern[str] | None) -> int:
-        """The first row below the header in which one of the words is; 0 if none is."""
+        """The first row below the header with one of the words; 0 if there is none."""
         if words is None:
             return 0
         rows = enumerate(self._body, 1)
@@ -122,7 +122,7 @@ class Passage:
 
     @property
     def texts(self) -> Iterator[tuple[Row, str, int]]:
-        """The rows, what is copied of each, and in which column of the screen that begins."""
+        """The rows, the text that is copied from each, and its column on the screen."""
         for index in range(self.height):
             row = self.row(index)
             if index == 0:
@@ -132,18 +132,18 @@ class Passage:
 
     @property
     def lines(self) -> list[str]:
-        """The rows as they stand on the screen, without the edge."""
+        """The rows as drawn, without the edge."""
         return [self.line(index, "")[GUTTER:].plain for index in range(self.height)]
 
     def line(
         self, index: int, cursor: str, edge: str = " ", words: Pattern[str] | None = None
     ) -> Content:
-        """A row to be drawn.
+        """Draw a row.
 
         Args:
-            cursor: is put at the end of a growing text.
-            edge: stands before each row but the last, which is blank.
-            words: are marked in the text.
+            cursor: appended to a growing text.
+            edge: precedes each row but the last, which is blank.
+            words: highlighted in the text.
         """
         row = self.row(index)
         margin = Content.styled(edge if index < self.height - 1 else " ", ".mark")
@@ -163,8 +163,8 @@ class Passage:
         return content
 
     def _note_below(self, entry: Entry) -> bool:
-        """Whether the note has lines of its own: it does if the message failed, or if it waits and
-        the header has no room for the reason."""
+        """Whether the note has separate lines: it does if the message failed, or if it waits and
+        the reason does not fit into the header."""
         branch = f"  {entry.branch[0]}/{entry.branch[1]}" if entry.branch else ""
         header = f"{entry.author}  {entry.clock}{branch} · {entry.note}"
         return entry.failed or (entry.growing and cell_len(header) > self._width)
@@ -178,7 +178,7 @@ class Passage:
             place = f"  {entry.branch[0]}/{entry.branch[1]}"
             header += Content.styled(place, ".mark")
         if entry.note:
-            # The sentence of a message that failed may be long, so it stands below the text.
+            # The error of a failed message may be long, so it is below the text.
             note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")
             if not entry.failed and self._note_below(entry):
                 note = note.partition(":")[0]

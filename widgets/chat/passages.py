@@ -1,7 +1,7 @@
-"""Passages: the messages of a chat one below the other, of which those are set that are looked at.
+"""Passages: the messages of a chat in a column, typeset only when they are viewed.
 
-To set a message of 2,000 characters takes 3.5 ms, and a chat may have thousands. So the height of a
-message is a guess until it comes into view.
+Typesetting a message of 2,000 characters takes 3.5 ms, and a chat may have thousands. So the height
+of a message is an estimate until it comes into view.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from widgets.chat.folds import Folds
 from widgets.chat.passage import Passage
 from widgets.chat.typeset import Typesetter
 
-# So many messages stay set. Those on three screens of one-line messages are fewer.
+# How many messages stay typeset. Three screens of one-line messages have fewer.
 KEPT = 200
 
 
 class Passages:
-    """Rows are counted from the top of the first message. What changes takes effect on the
-    positions when they are arranged.
+    """Rows are counted from the top of the first message. Changes affect positions at the next
+    `arrange`.
 
     Attributes:
         entries: the messages, oldest first.
-        height: rows of all, as far as they were arranged.
-        shows_thinking: whether thinking is shown without being asked for.
+        height: rows of all messages, as of the last `arrange`.
+        shows_thinking: whether thinking is unfolded by default.
     """
 
     def __init__(self) -> None:
         self.entries: Sequence[Entry] = ()
         self.height = 0
         self.shows_thinking = False
-        self._turned: set[str] = set()  # messages that one has folded or unfolded
+        self._turned: set[str] = set()  # messages that the user has folded or unfolded
         self._set: dict[int, Passage] = {}
         self._heights: list[int] = []
         self._starts: list[int] = [0]
@@ -44,11 +44,11 @@ class Passages:
 
     @property
     def text(self) -> str:
-        """The rows that are set, as they stand on the screen and beyond its edges."""
+        """The typeset rows, as drawn, also outside of the view."""
         return "\n".join(line for _, p in sorted(self._set.items()) for line in p.lines)
 
     def show(self, entries: Sequence[Entry], typesetter: Typesetter, width: int) -> None:
-        """Show these messages; none of them is set yet."""
+        """Show these messages; none of them is typeset yet."""
         self._typesetter, self._width = typesetter, width
         self._set.clear()
         self.entries = entries
@@ -63,11 +63,10 @@ class Passages:
             self.passage(index)
 
     def change(self, entries: Sequence[Entry]) -> list[int]:
-        """Show these messages instead. What was set of those that are the same stays.
+        """Show these messages instead. Unchanged ones stay typeset.
 
         Returns:
-            the indices of those that are set and have changed, from the first to where the messages
-            are others.
+            the indices of typeset messages that have changed, up to the first with another key.
         """
         before, self.entries = self.entries, entries
         changed, common = [], 0
@@ -88,32 +87,32 @@ class Passages:
         return [index for index in changed if index in self._set]
 
     def update(self, index: int) -> tuple[int, int]:
-        """Set a message anew that has changed. Returns where it begins, and how many of the rows
-        below its header stayed."""
+        """Typeset a changed message again. Returns its first row, and how many of the rows below
+        its header are unchanged."""
         passage = self._set[index]
         stayed = passage.update(self.entries[index])
         self._heights[index] = passage.height
         return self._starts[index], stayed
 
     def arrange(self) -> None:
-        """Bring positions up to date with the heights."""
+        """Update positions to the heights."""
         self._starts = list(accumulate(self._heights, initial=0))
         self.height = self._starts[-1]
 
     def find(self, key: str) -> int | None:
         """The index of the message with this key."""
-        # From the end: what one looks for is most often new.
+        # From the end: the wanted message is most often a new one.
         for index in range(len(self.entries) - 1, -1, -1):
             if self.entries[index].key == key:
                 return index
         return None
 
     def place(self, index: int) -> tuple[int, int]:
-        """Where a message begins, and its height."""
+        """The first row of a message, and its height."""
         return self._starts[index], self._heights[index]
 
     def passage(self, index: int) -> Passage:
-        """A message, which is set if it was not."""
+        """A message, typeset if it was not."""
         passage = self._set.get(index)
         if passage is None:
             passage = self._set[index] = self._make(index)
@@ -121,21 +120,21 @@ class Passages:
         return passage
 
     def index_at(self, row: int) -> int:
-        """The index of the message that a row belongs to, or of the one that is nearest to it."""
+        """The index of the message that has a row, or of the nearest one."""
         return max(0, min(bisect_right(self._starts, row) - 1, len(self.entries) - 1))
 
     def locate(self, row: int) -> tuple[Passage | None, int]:
-        """The message that a row belongs to, if it is set, and the row's index in it."""
+        """The message that has a row, if it is typeset, and the row's index in it."""
         if not 0 <= row < self.height:
             return None, 0
         index = self.index_at(row)
         return self._set.get(index), row - self._starts[index]
 
     def look(self, top: int, height: int) -> int:
-        """Set what can be seen through a window of so many rows.
+        """Typeset the messages in a window of so many rows.
 
         Returns:
-            the window's top at which what was set before stands where it stood in the window.
+            the new top of the window, at which typeset messages have not moved in the window.
         """
         if not self.entries:
             return 0
@@ -175,13 +174,14 @@ class Passages:
         return top
 
     def redraw(self, key: str = "") -> None:
-        """Have a message drawn anew, or all of them."""
+        """Mark a message, or all of them, to be drawn again."""
         for passage in self._set.values():
             if not key or passage.entry.key == key:
                 passage.strips.clear()
 
     def selected(self, selection: Selection) -> str:
-        """The selected text as it was written: without frames, and not broken where it wraps."""
+        """The selected text as it was written: without frames, and without the line breaks of
+        wrapping."""
         parts: list[str] = []
         first = self.index_at(selection.start.y if selection.start else 0)
         last = self.index_at(selection.end.y if selection.end else self.height)
@@ -191,10 +191,10 @@ class Passages:
         return "".join(parts)
 
     def _selected_of(self, index: int, selection: Selection) -> Iterator[tuple[str, str]]:
-        """The selected rows of a message, each behind the gap before it."""
+        """The selected rows of a message, each with the gap before it."""
         passage, start = self._set.get(index), self._starts[index]
         if passage is None:
-            # Rows were never seen, so that none of them is an end of the selection.
+            # Its rows were never in view, so none of them is an end of the selection.
             passage = self._make(index)
             yield from ((row.gap, text) for row, text, _ in passage.texts)
             return
@@ -212,13 +212,13 @@ class Passages:
         return Passage(entry, self._typesetter, self._width, folds)
 
     def _guess(self, entry: Entry) -> int:
-        """About how many rows a message has."""
+        """The estimated number of rows of a message."""
         text = entry.text
         return 2 + bool(text) + text.count("\n") + len(text) // self._width
 
     def _forget(self, seen: range, top: int, height: int) -> None:
-        """Keep the rows of the messages that are nearest to those that are seen, and as they were
-        drawn those up to a screen away. The others keep their heights."""
+        """Keep the rows of the messages nearest to those in view, and the strips up to a screen
+        away. The others only keep their heights."""
         for index in seen:
             if index in self._set:
                 first = top - self._starts[index]

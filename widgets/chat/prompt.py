@@ -1,4 +1,4 @@
-"""Prompt: where the user writes a message."""
+"""Prompt: the input for a message."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from widgets.harmless import printable
 from widgets.key_order import run_bound
 
 MAX_HEIGHT = 8
-# A paste beyond these is attached, and does not stand in the prompt.
+# Limits above which pasted text is attached instead of inserted.
 PASTED_CHARACTERS = 2000
 PASTED_LINES = 40
 _CHOOSING = ("up", "down", "tab", "escape")
 
 
 class PromptArea(TextArea):
-    """The text itself. Ctrl+J begins a new line; the screen binds Enter.
+    """The text area. Ctrl+J begins a new line; the screen binds Enter.
 
     Attributes:
-        sent: what Up goes back to, the oldest first.
-        offers: gives the completions of a text.
+        sent: the history for the Up key, oldest first.
+        offers: returns the completions of a text.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Only some terminals tell Alt+Enter and Shift+Enter from Enter.
+        # Only some terminals distinguish Alt+Enter and Shift+Enter from Enter.
         Binding(
             "ctrl+j,alt+enter,shift+enter", "newline", "Newline", show=False, id="prompt.newline"
         ),
-        # Textual's own ^z is what suspends a program everywhere else.
+        # Textual's own ^z suspends a program everywhere else.
         Binding("ctrl+underscore", "undo", "Undo typing", show=False, id="prompt.undo"),
     ]
 
@@ -52,7 +52,7 @@ class PromptArea(TextArea):
     }
 
     class LargePaste(Message):
-        """A text was pasted that is too long to stand in the prompt."""
+        """A pasted text is too long for the prompt."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -93,7 +93,7 @@ class PromptArea(TextArea):
         await run_bound(self, event)
 
     def _choose(self, key: str) -> None:
-        """What a key does while completions are offered."""
+        """Handle a key while completions are offered."""
         if key == "tab":
             self.complete()
         elif key == "escape":
@@ -102,8 +102,8 @@ class PromptArea(TextArea):
             self._completions.move(1 if key == "down" else -1)
 
     def offer(self) -> Completion | None:
-        """The completion under the cursor; None if none is offered for what is written. It is
-        looked for now, if keys have come faster than the list of them."""
+        """The completion under the cursor; None if the text has none. If keys have come faster than
+        the list of completions, it is updated first."""
         text = self.text
         if text != self._offered_for:
             self._offered_for = text
@@ -111,7 +111,7 @@ class PromptArea(TextArea):
         return self._completions.current
 
     def complete(self) -> None:
-        """Take the completion under the cursor."""
+        """Accept the completion under the cursor."""
         completion = self.offer()
         self._completions.show(())
         if completion is not None:
@@ -138,7 +138,7 @@ class PromptArea(TextArea):
         )
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Go a line up; from the first line, back in the history."""
+        """Move up a line; from the first line, back in the history."""
         at_top = self.wrapped_document.location_to_offset(self.cursor_location).y == 0
         if at_top and not select and self.sent:
             self._recall(len(self.sent) if self._recalled is None else self._recalled, -1)
@@ -146,8 +146,7 @@ class PromptArea(TextArea):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Go a line down; from the last line, forward in the history, up to what was being
-        written."""
+        """Move down a line; from the last line, forward in the history, up to the draft."""
         bottom = self.wrapped_document.height - 1
         at_bottom = self.wrapped_document.location_to_offset(self.cursor_location).y == bottom
         if at_bottom and not select and self._recalled is not None:
@@ -173,15 +172,15 @@ class PromptArea(TextArea):
         self.move_cursor(edit.end_location)
 
     def action_delete_left(self) -> None:
-        """Delete what is before the cursor; in an empty prompt, the last attachment."""
+        """Delete the character before the cursor; in an empty prompt, the last attachment."""
         if self.text:
             super().action_delete_left()
         else:
             self.post_message(self.DropWanted())
 
     def _recall(self, position: int, step: int) -> None:
-        """Show the entry of the history that is `step` places from `position`. The draft comes
-        after the last one."""
+        """Show the entry of the history that is `step` places from `position`. The draft follows
+        the last one."""
         wanted = position + step
         if wanted < 0:
             return
@@ -205,7 +204,7 @@ def _edges(text: str) -> Sequence[int]:
 
 
 class Prompt(Widget, can_focus=False):
-    """The text area with its mark. The rule above says with what is asked, and how much of the
+    """The text area with its mark. The rule above shows the chat's settings, and how much of the
     context is used."""
 
     DEFAULT_CSS = f"""
@@ -253,8 +252,8 @@ class Prompt(Widget, can_focus=False):
         return self.area.text
 
     def hint(self, send: str, newline: str, new: str) -> None:
-        """Set the keys that are named while the prompt is empty, and the key of a new chat, which
-        is named once this one is full."""
+        """Set the keys that an empty prompt names, and the key of a new chat, which it names once
+        this one is full."""
         self._new = new
         history = "↑" if self._glyphs.unicode else "up"
         keys = f"({send} send · {newline} newline · {history} history)"
@@ -262,30 +261,30 @@ class Prompt(Widget, can_focus=False):
         self._place()
 
     def refuse(self, refusal: str) -> None:
-        """Set why nothing can be said, which shows while the prompt is empty. An empty `refusal`
-        means that something can be said."""
+        """Set the reason why nothing can be sent, which an empty prompt shows. An empty `refusal`
+        means that sending is possible."""
         self._refusal = self._glyphs.fit(refusal)
         self._place()
 
     def load(self, draft: str, history: Sequence[str]) -> None:
-        """Go to another conversation, with its draft and what was sent in it, the oldest first."""
+        """Switch to another conversation, with its draft and its sent messages, oldest first."""
         self.area.load_text(draft)
         self.area.move_cursor(self.area.document.end)
         self.area.sent = history
 
     def show_settings(self, settings: str) -> None:
-        """Show with what the chat is asked."""
+        """Show the chat's settings."""
         self._settings = settings
 
     def show_attachments(self, labels: Sequence[str]) -> None:
-        """Show what goes along with the message."""
+        """Show the message's attachments."""
         self.chips.show(labels)
 
     def show_context(self, used: int, limit: int | None, ahead: str = "", needed: int = 0) -> None:
-        """Show how many tokens of the context are used, and how many there are.
+        """Show the used and the total tokens of the context.
 
         Args:
-            ahead: the tokens of what is written, if they are to be told.
+            ahead: the tokens of the draft, if they are to be shown.
             needed: tokens of both.
         """
         if not limit:
@@ -303,6 +302,6 @@ class Prompt(Widget, can_focus=False):
         self.head.show(self._settings, title, too_long=bool(limit and needed >= limit))
 
     def _place(self) -> None:
-        """Show in the empty prompt what is first to be known there."""
+        """Choose the placeholder of the empty prompt."""
         advice = self._glyphs.fit(f"The context is full: a new chat ({self._new}) begins afresh.")
         self.area.placeholder = self._refusal or (advice if self._is_full else self._hint)

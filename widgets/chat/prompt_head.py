@@ -15,14 +15,14 @@ _LEAST = 8  # cells, below which the settings are left out
 
 
 class PromptHead(LineView):
-    """One line. A click on it asks for the settings."""
+    """One line. A click on it opens the settings."""
 
     DEFAULT_CSS = """
     PromptHead { height: 1; color: $foreground 60%; }
     """
 
     class SettingsWanted(Message):
-        """The settings of the chat are to be shown."""
+        """Show the settings of the chat."""
 
     def __init__(self, glyphs: Glyphs = UNICODE) -> None:
         super().__init__(glyphs)
@@ -35,7 +35,7 @@ class PromptHead(LineView):
         """Show settings, and how much of the context is used.
 
         Args:
-            too_long: whether what is written does not fit into the context.
+            too_long: whether the draft does not fit into the context.
         """
         self._said = settings, context, too_long
         if self.is_other(settings, context, too_long):

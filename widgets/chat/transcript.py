@@ -1,4 +1,4 @@
-"""Transcript: a chat as it is read, one widget whatever its length."""
+"""Transcript: a chat for reading, one widget whatever its length."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from widgets.glyphs import UNICODE, Glyphs
 
 class Transcript(MessageView, can_focus=True):
     """Shows the messages of one chat, following the newest unless scrolled up. One of them may be
-    the current one, which is marked at its edge and moved by the arrow keys. The keys that page are
-    the screen's, for they act from the prompt too."""
+    the current one, which is marked at its edge and moved by the arrow keys. The screen binds the
+    paging keys, because they also act from the prompt."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Previous message", show=False, id="transcript.previous"),
@@ -54,12 +54,12 @@ class Transcript(MessageView, can_focus=True):
             tooltip="Copy the marked message, else the last reply",
             id="transcript.copy_message",
         ),
-        # Of a message without code, the message.
+        # For a message without code, the key copies the message.
         Binding("y", "copy_message", "Copy message", show=False, id="transcript.copy_code"),
     ]
 
     class CopyWanted(Message):
-        """The user asks for `text`, a `what`, on the clipboard."""
+        """The user wants `text`, a `what`, on the clipboard."""
 
         def __init__(self, text: str, what: str) -> None:
             super().__init__()
@@ -67,7 +67,7 @@ class Transcript(MessageView, can_focus=True):
             self.what = what
 
     class Typed(Message):
-        """Text was typed or pasted here, which is meant for the prompt."""
+        """Text was typed or pasted here that belongs in the prompt."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -75,18 +75,17 @@ class Transcript(MessageView, can_focus=True):
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
-        self._is_left = False  # whether text was typed here, and the focus is on its way
-        self._copied = ("", 0)  # the message whose code was copied last, and the block after that
+        self._is_left = False  # whether text was typed here, and the focus is moving away
+        self._copied = ("", 0)  # the message whose code was copied last, and the next block
 
     def action_move(self, places: int) -> None:
-        """Make the message so many places from the current one the current one. Below the last, go
-        to the end."""
+        """Move the current message by so many places. Below the last, scroll to the end."""
         if not self._entries:
             return
         index = self._passages.find(self._current) if self._current else None
         seen = self._seen_messages
         if index is None or index not in seen:
-            # One has scrolled away from it, and goes on from what one sees.
+            # The user has scrolled away from it, so start from the visible messages.
             self._mark(self._entries[seen.start if places > 0 else seen.stop - 1].key)
         elif index + places >= len(self._entries):
             self.action_scroll_end()
@@ -112,12 +111,12 @@ class Transcript(MessageView, can_focus=True):
             self.fold(self._current)
 
     def action_thinking(self) -> None:
-        """Show the thinking of every message, or fold it."""
+        """Show or fold the thinking of every message."""
         self.show_thinking(not self._passages.shows_thinking)
 
     def action_copy_code(self) -> None:
-        """Ask for a block of code on the clipboard: of the current message one after the other,
-        else the last of all."""
+        """Copy a block of code: those of the current message one after the other, else the last of
+        all."""
         if (entry := self._find_current()) is None:
             replies = (e for e in reversed(self._entries) if e.role == "assistant")
             blocks = next(filter(None, (code_blocks(reply.text) for reply in replies)), [])[-1:]
@@ -135,7 +134,7 @@ class Transcript(MessageView, can_focus=True):
             self.post_message(self.CopyWanted(blocks[place], f"code block{which}"))
 
     def action_copy_message(self) -> None:
-        """Ask for the current message on the clipboard, else for the last reply."""
+        """Copy the current message, else the last reply."""
         entry = self._find_current() or next(
             (e for e in reversed(self._entries) if e.role == "assistant" and _said(e)), None
         )
@@ -175,7 +174,7 @@ class Transcript(MessageView, can_focus=True):
     def on_key(self, event: events.Key) -> None:
         if not event.character or not event.is_printable:
             return
-        # Letters that come before the focus has gone to the prompt belong to the same text.
+        # Letters typed before the focus has moved to the prompt belong to the same text.
         if self._is_left or event.key not in self.screen.active_bindings:
             self._is_left = True
             event.stop()
@@ -192,13 +191,13 @@ class Transcript(MessageView, can_focus=True):
 
 
 def _said(entry: Entry) -> str:
-    """What is copied of a message: its text, and the calls that it makes."""
+    """The copied text of a message: its text, and its tool calls."""
     calls = (f"{name}({arguments})" for name, arguments in entry.calls)
     return "\n\n".join(filter(None, (entry.text, *calls)))
 
 
 def _has_code(entry: Entry) -> bool:
-    """Whether there may be a block of code; this is asked at each key."""
+    """Whether there may be a block of code; checked at each key."""
     return entry.role == "assistant" and ("```" in entry.text or "~~~" in entry.text)
 
 

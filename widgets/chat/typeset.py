@@ -1,7 +1,7 @@
-"""Typeset: sets Markdown, which markdown-it parses, in rows of a given width.
+"""Typeset: typesets Markdown, parsed by markdown-it, in rows of a given width.
 
 Textual's own Markdown makes a widget of each block. Below 20 replies, which are 2,000 widgets, a
-fragment of a stream took 153 ms on average, most of it to lay all of them out anew. As rows of one
+fragment of a stream took 153 ms on average, mostly for a new layout of them all. As rows of one
 widget it takes 7 ms.
 """
 
@@ -44,12 +44,12 @@ def code_blocks(markdown: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of set text.
+    """One row of typeset text.
 
     Attributes:
         lead, tail: indentation, bullets and frames around the text, which are not copied with it.
-        gap: what the text as it was written has between the row before and this one: a line break,
-            or what wrapping took away.
+        gap: the source text between the previous row and this one: a line break, or the blanks that
+            wrapping removed.
     """
 
     text: Content = EMPTY
@@ -58,13 +58,12 @@ class Row:
     gap: str = "\n"
 
     def behind(self, lead: Content) -> Row:
-        """This row, behind `lead`."""
+        """This row, with `lead` before it."""
         return replace(self, lead=lead + self.lead)
 
 
 def wrap(text: Content, width: int) -> Iterator[Row]:
-    """Rows of `text`, which may hold line breaks. They are broken between words where that is
-    possible."""
+    """Rows of `text`, which may have line breaks. Lines break between words if possible."""
     for line in text.split("\n", allow_blank=True):
         line, position, gap = line.expand_tabs(TAB_SIZE), 0, "\n"
         for piece in line.wrap(max(width, MIN_WIDTH)):
@@ -77,17 +76,17 @@ def wrap(text: Content, width: int) -> Iterator[Row]:
 
 
 class Typesetter:
-    """Sets syntax trees in rows. Styles are names such as `.code` and `$text`, which are resolved
-    when a row is drawn.
+    """Typesets syntax trees in rows. Styles are names such as `.code` and `$text`, which are
+    resolved when a row is drawn.
 
     Args:
-        copy_key: the key that copies a block of code, as it is shown; empty if none does.
+        copy_key: the shown key that copies a block of code; empty if there is none.
     """
 
     def __init__(self, glyphs: Glyphs, *, copy_key: str = "") -> None:
         self.glyphs = glyphs
         self._copy = f" [{copy_key}] copy " if copy_key else " copy "
-        # Whole lines of the code that grows, the room that they were set for, and their rows.
+        # Complete lines of the growing code, their width, and their rows.
         self._grown: tuple[str, int, list[Row]] = ("", 0, [])
         self._bullet, self._quote = ("• ", "▌ ") if glyphs.unicode else ("* ", "| ")
         self._cross = "┼" if glyphs.unicode else "+"
@@ -151,8 +150,8 @@ class Typesetter:
         return rows
 
     def code(self, code: str, language: str, width: int, *, is_open: bool = False) -> list[Row]:
-        """The rows of a block of code, which may still grow: then it is not highlighted, and its
-        lines so far are set once."""
+        """The rows of a block of code. While it grows it is not highlighted, and its complete lines
+        are typeset once."""
         left_top, line, right_top, _, left_bottom, right_bottom = self.glyphs.frame
         room = max(width - 4, MIN_WIDTH - 4)
         title = f" {language} " if language else ""
@@ -172,7 +171,7 @@ class Typesetter:
         return [Row(lead=top), *rows, Row(lead=Content.styled(bottom, ".faint"))]
 
     def _open_lines(self, code: str, room: int) -> list[Row]:
-        """The rows of code that grows."""
+        """The rows of growing code."""
         before, room_before, rows = self._grown
         if room != room_before or not code.startswith(before):
             before, rows = "", []
@@ -223,8 +222,7 @@ class Typesetter:
         return rows
 
     def _inline(self, node: SyntaxTreeNode) -> Content:
-        """The text of a block with its spans. Markup that is not known is shown as it was
-        written."""
+        """The text of a block with its spans. Unknown markup stays as written."""
         text: list[str] = []
         spans: list[Span] = []
         _take(node, 0, text, spans)
@@ -232,7 +230,7 @@ class Typesetter:
 
 
 class Document:
-    """The rows of a text that grows.
+    """The rows of a growing text.
 
     Attributes:
         rows: the rows after the last `grow`.
@@ -248,10 +246,10 @@ class Document:
         self._tail_row = 0
 
     def grow(self, text: str, *, complete: bool) -> None:
-        """Set `text`.
+        """Typeset `text`.
 
-        While the text grows, only its last block is set anew. With `complete`, all of it is, for
-        later text can change what stands before it (link references, loose lists).
+        While the text grows, only its last block is typeset again. With `complete`, all of it is,
+        because later text can change earlier blocks (link references, loose lists).
         """
         if complete or not text.startswith(self._text):
             self._tail_start = self._tail_row = 0
@@ -274,13 +272,13 @@ class Document:
         if blocks and blocks[-1].map is not None:
             lines = _lines(source)[: blocks[-1].map[0]]
             self._tail_start += sum(map(len, lines))
-        # Else it would stay until the next full collection: that of a text of 93 KB takes 10 MB.
+        # Else it would live until the next full collection: that of a text of 93 KB takes 10 MB.
         for node in list(tree.walk()):
             node.parent = None
 
 
 def _take(node: SyntaxTreeNode, start: int, text: list[str], spans: list[Span]) -> int:
-    """Append what a node says to the text, and how it looks to the spans; returns where it ends."""
+    """Append a node's text and its style spans; returns its end."""
     first = len(text)
     match node.type:
         case "softbreak" | "hardbreak":
