@@ -1,4 +1,4 @@
-"""BatchChart: what each step computed: prefill, decode, and what was for nothing."""
+"""BatchChart: the work of each step: prefill, decode, and what a padded batch would waste."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from widgets.words import gloss, glosses
 MAX_STEPS_PER_COLUMN = 64
 _ROOM_FOR_STEPS = 14
 _CELL_WIDTH = 8
-# One decode alone must not look like a full batch.
+# A single decode must not look like a full batch.
 _LEAST_DECODES = 4.0
 
 
 class ChartMode(StrEnum):
-    """What the columns count."""
+    """The unit of the columns."""
 
     TOKENS = "tokens"
     SEQUENCES = "sequences"
 
 
 class BatchChart(Panel, can_focus=True):
-    """The batch of the last steps: prefill above, decode below, each on an axis of its own, since a
+    """The batch of the last steps: prefill above, decode below, each on its own axis, because a
     prompt of thousands of tokens would leave ten decodes no height. A column shows one step, or the
     mean of several.
 
-    Above what was computed stands what a padded batch would compute besides, for nothing: the
-    padding of prompts up to the longest, and members that have ended. A chart of sequences shows
-    only the latter. Where there is room, the last steps stand below in figures.
+    Above the actual work is the work that a padded batch would do in vain: the padding of prompts
+    up to the longest, and members that have ended. A chart of sequences shows only the latter. If
+    there is space, the last steps are listed below in figures.
 
-    Columns hold fixed ranges of step numbers, so that a column never changes once it is full.
+    Columns have fixed ranges of step numbers, so that a column never changes once it is full.
     """
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("budget", "padding", "ended")
@@ -74,9 +74,9 @@ class BatchChart(Panel, can_focus=True):
         """Show the newest steps.
 
         Args:
-            records: consecutive steps, the oldest first.
+            records: consecutive steps, oldest first.
             budget: the max_num_batched_tokens in force.
-            marks: changes of knobs, the oldest first.
+            marks: changes of knobs, oldest first.
         """
         self._records, self._budget, self._marks = records, budget, marks
         self.redraw()
@@ -119,7 +119,7 @@ class BatchChart(Panel, can_focus=True):
         return f"{self.glyphs.tick_head} {what} after step {count(last.step)} by {last.who}"
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # The columns are collected before the title is drawn, which names the kinds in them.
+        # The columns are collected before the title is drawn, which names their kinds of work.
         inner = width - 4 if self.framed else width
         self._collect(max(inner - _label_width(inner) - 1, 0))
         return super().draw(width, height)
@@ -133,7 +133,7 @@ class BatchChart(Panel, can_focus=True):
         return [*chart, *(self._steps(width, below) if below > 1 else [self._last_step(width)])]
 
     def _steps(self, width: int, height: int) -> list[Line]:
-        """The last steps in figures, the newest first, below a head."""
+        """The last steps in figures, newest first, below a head."""
         palette = self.palette
         heads = ("step", "took", "forward", "prefill", "decode", "run", "wait")
         lines = [self._step_row(width, heads, "policy", palette.muted)]
@@ -162,7 +162,8 @@ class BatchChart(Panel, can_focus=True):
         return line.add("  ", style).add(shorten(note, line.room), style)
 
     def _last_step(self, width: int) -> Line:
-        """The newest step in figures. If room is short, what matters least is left out first."""
+        """The newest step in figures. If space is short, the least important ones are left out
+        first."""
         last = self._records[-1]
         times = last.times
         phases = (
@@ -228,8 +229,8 @@ class BatchChart(Panel, can_focus=True):
         return lines
 
     def _tracks(self) -> tuple[BatchTrack, BatchTrack]:
-        """Prefill and decode of the columns. In tokens, the axis of the prefill has the budget
-        unless that is far above the work."""
+        """Prefill and decode of the columns. In tokens, the prefill axis includes the budget unless
+        that is far above the work."""
         columns, glyphs, palette = self._columns, self.glyphs, self.palette
         tokens = self.mode is ChartMode.TOKENS
         used = [column for column in columns if column.steps]
@@ -257,7 +258,7 @@ class BatchChart(Panel, can_focus=True):
         return prefill, decode
 
     def _collect(self, plot_width: int) -> None:
-        """Put the newest steps into the columns of the plot; the last column is the newest."""
+        """Sort the newest steps into the columns of the plot; the last column is the newest."""
         per_column = self.steps_per_column
         self._columns = columns = [BatchColumn() for _ in range(plot_width)]
         if not self._records:
@@ -266,7 +267,7 @@ class BatchChart(Panel, can_focus=True):
         tokens = self.mode is ChartMode.TOKENS
         for record in reversed(self._records):
             x = record.step // per_column - first
-            if not 0 <= x < plot_width:  # older, or of another model, which counted its own steps
+            if not 0 <= x < plot_width:  # older, or of another model, which numbers its own steps
                 break
             ended = record.bubble_tokens
             if tokens:
@@ -280,8 +281,8 @@ class BatchChart(Panel, can_focus=True):
         return (mark.step + 1) // self.steps_per_column - self._first
 
     def _name_policies(self, stacks: list[list[tuple[str, Style]]]) -> None:
-        """Write beside the tick of each change of policy which one began, where no column reaches
-        the top line."""
+        """Write the new policy's name beside the tick of each change of policy, if no column
+        reaches the top line."""
         free = {" ", *self.glyphs.budget}
         for mark in self._marks:
             x, name = self._place(mark), mark.after.policy
@@ -304,8 +305,8 @@ def _style(cell: tuple[str, Style]) -> Style:
 
 
 def _label(row: int, height: int, top: float) -> str:
-    """The axis label of a row: all, half or nothing of `top`. The last two are left out where the
-    rows are few."""
+    """The axis label of a row: all, half or nothing of `top`. The last two are left out if there
+    are few rows."""
     if row == height - 1:
         return compact(top)
     if row == 0:

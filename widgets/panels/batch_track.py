@@ -1,4 +1,4 @@
-"""BatchTrack: one kind of work of the batch chart's columns, on an axis of its own."""
+"""BatchTrack: one kind of work of the batch chart's columns, on its own axis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from widgets.palette import Palette
 
 @dataclass(slots=True)
 class BatchColumn:
-    """Means over the steps that share a column.
+    """Means over the steps of a column.
 
     Attributes:
-        padding: prompt tokens that a padded batch would compute besides the prefill.
-        ended: what it would decode besides, for members that have ended.
+        padding: prompt tokens that a padded batch would compute in addition to the prefill.
+        ended: tokens that it would decode in addition, for members that have ended.
     """
 
     steps: int = 0
@@ -38,13 +38,13 @@ class BatchColumn:
 
 @dataclass(frozen=True, slots=True)
 class BatchTrack:
-    """One of the two kinds of work, on an axis of its own.
+    """One of the two kinds of work, on its own axis.
 
     Attributes:
         values: of each column.
-        waste: what a padded batch would compute besides, of each column.
+        waste: additional work of a padded batch, for each column.
         limits: the budget of each column; 0 for none.
-        top: where the axis ends.
+        top: the end of the axis.
         ramp: the levels of a cell.
     """
 
@@ -69,7 +69,7 @@ class BatchTrack:
             level = max(round(self.limits[x] * scale) - 1, 0)
             mark = glyphs.budget[level % levels * len(glyphs.budget) // levels]
             cells[min(level // levels, height - 1)] = (mark, palette.muted)
-        # One token of 2,048 would round to nothing, but whatever was computed has to be seen.
+        # One token of 2,048 would round to nothing, but any work has to be visible.
         value = self.values[x]
         filled = min(max(round(value * scale), 1), height * levels) if value else 0
         computed = -(-filled // levels)

@@ -8,7 +8,7 @@ from widgets.glyphs import Mark
 
 
 class BrokerState(StrEnum):
-    """The state of a connection. The value is the word that is shown beside the mark."""
+    """The state of a connection. The value is the word shown beside the mark."""
 
     CONNECTING = "connecting"
     ONLINE = "online"

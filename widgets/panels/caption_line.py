@@ -1,4 +1,4 @@
-"""CaptionLine: says in a sentence what is to be seen on the screen."""
+"""CaptionLine: a sentence that explains what is on the screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INDENT = 2
 
 
 class CaptionLine(LineView):
-    """One sentence, on two lines where one is too short for it."""
+    """One sentence, on two lines if one is too short."""
 
     DEFAULT_CSS = """
     CaptionLine { height: 1; }

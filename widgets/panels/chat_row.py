@@ -1,4 +1,4 @@
-"""ChatRow: a row of the table: a chat, or a request that belongs to none."""
+"""ChatRow: a row of the table: a chat, or a request without a chat."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ChatRow:
     """A chat with its newest request.
 
     Attributes:
-        key: by which the row is known while its requests come and go.
-        source: who asks: `YOU`, or through which front end others do.
-        view: its newest request; None if it has none that the engine knows.
-        failure: why its last turn failed, of which the engine knows nothing (any more); empty if
-            that is not known, None if it did not fail.
+        key: identifies the row while its requests come and go.
+        source: the sender: `YOU`, or the front end of others.
+        view: its newest request; None if the engine knows none.
+        failure: why its last turn failed, if the engine does not know it (any more); empty if not
+            known, None if it did not fail.
     """
 
     key: str
@@ -32,19 +32,19 @@ class ChatRow:
     failure: str | None = None
 
     def mark(self, paused: bool) -> Mark:
-        """Its state; `paused` says whether what runs stands still."""
+        """Its state; `paused` says whether running requests stand still."""
         if self.view is None:
             return Mark.IDLE if self.failure is None else Mark.FAILED
         return state_mark(self.view, paused)
 
     @property
     def note(self) -> str:
-        """Why its request waits or how it failed; empty otherwise."""
+        """Why its request waits or how it failed; else empty."""
         return (in_words(self.view.wait) or self.view.error) if self.view else self.failure or ""
 
     @property
     def in_full(self) -> str:
-        """The row with its request's tokens and blocks, which columns may cut off or leave out."""
+        """The row with its request's tokens and blocks, which columns may truncate or leave out."""
         view, name = self.view, f"{self.name.number} {self.name.title}"
         if view is None:
             return f"{name} · {self.note or 'nothing asked lately'}"
@@ -59,7 +59,7 @@ class ChatRow:
         return " · ".join(part for part in parts if part)
 
     def matches(self, words: list[str], mark: Mark) -> bool:
-        """Whether each word is in what the row shows. A word that begins with # is its number.
+        """Whether each word occurs in the row's text. A word that begins with # is its number.
 
         Args:
             words: in lower case.
@@ -72,7 +72,7 @@ class ChatRow:
 
 
 def _blocks(view: RequestView) -> str:
-    """How many blocks a request holds, if any, and where, or how many are shared or not in use."""
+    """How many blocks a request holds, if any, and where, or how many are shared or reserved."""
     if view.host_blocks:
         return f"{count(view.host_blocks)} blk swapped"
     if not view.blocks:

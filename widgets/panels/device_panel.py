@@ -1,4 +1,4 @@
-"""DevicePanel: what the machine spends on the engine and on the screen."""
+"""DevicePanel: the machine's resource use by the engine and the screen."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FIGURE_WIDTH = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU. What its driver does not tell is None.
+    """One GPU. Values that its driver does not report are None.
 
     Attributes:
-        uuid: of the GPU or the MIG instance that is read, as the driver writes it.
+        uuid: of the GPU or MIG instance, as the driver writes it.
         utilization: the share of time in which a kernel ran, from 0 to 1.
         memory_used, memory_total: in bytes.
         power: in watts.
@@ -47,10 +47,10 @@ class DeviceReadings:
     Attributes:
         cpu: how many cores this process uses; 1.4 is 140 % of a core.
         cores: how many cores it may use.
-        rss: the memory that this process holds, in bytes.
+        rss: the resident memory of this process, in bytes.
         memory_used, memory_total: the memory of the whole machine, in bytes.
-        loop_lag: the 99th percentile of how late the interface's event loop runs, in seconds.
-        frames: repaints of the screen in a second.
+        loop_lag: the 99th percentile of the event loop's lag, in seconds.
+        frames: repaints of the screen a second.
     """
 
     cpu: float
@@ -67,8 +67,8 @@ class DevicePanel(Panel, can_focus=True):
     """Meters of the machine, each with its figure.
 
     A GPU's number is the driver's, which need not be CUDA's. If the model is on one of several, its
-    GPU has the meters and the title says which it is. The frame then tells of the others in short,
-    so that they take no line from the host.
+    GPU has the meters and the title names it. The frame then summarizes the others, so that they
+    take no line from the host.
     """
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("CPU", "RAM", "RSS", "lag", "p99")
@@ -79,7 +79,7 @@ class DevicePanel(Panel, can_focus=True):
         self._model: ModelCard | None = None
 
     def show(self, readings: DeviceReadings, model: ModelCard | None = None) -> None:
-        """Show what was read.
+        """Show readings.
 
         Args:
             model: the loaded one; None if there is none.
@@ -138,7 +138,7 @@ class DevicePanel(Panel, can_focus=True):
         return {f"GPU{n}" if len(gpus) > 1 else "GPU": gpu for n, gpu in enumerate(gpus)}
 
     def _label_of_model(self) -> str:
-        """The label of the GPU that the model is on; empty if there is one GPU or it is on none."""
+        """The label of the model's GPU; empty if there is only one GPU or the model uses none."""
         gpus = self._gpus()
         uuid = self._model.gpu_uuid if self._model and len(gpus) > 1 else ""
         return next((label for label, gpu in gpus.items() if uuid and gpu.uuid == uuid), "")

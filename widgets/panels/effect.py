@@ -1,4 +1,5 @@
-"""Effect: the engine's figures before a change of knobs and since, and whether they compare."""
+"""Effect: the engine's figures before and after a change of knobs, and whether they are
+comparable."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from engine.api.knobs import KnobChange
 from engine.api.telemetry import Distribution
 from widgets.figures import UNKNOWN, compact, duration, percent
 
-# Fewer samples than these on either side are chance.
+# Fewer samples than these on either side mean chance.
 MIN_SAMPLES = 5
-# A 99th percentile is near the largest sample, which of fewer is chance more often than not.
+# A 99th percentile is near the largest sample, which is mostly chance with fewer samples.
 MIN_TAIL_SAMPLES = 20
-# A load that is so many times another one is another load.
+# Loads that differ by this factor are not comparable.
 OTHER_LOAD = 2.0
 
 
@@ -23,8 +24,8 @@ class Figure:
     """One of the figures, as text.
 
     Attributes:
-        samples: how many latencies the value comes from; None if it comes from steps.
-        least: of how many it says something.
+        samples: the number of latencies behind the value; None if it comes from steps.
+        least: the number of samples from which it is meaningful.
     """
 
     name: str
@@ -39,18 +40,18 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured over some seconds. A figure for which there was nothing to measure is NaN.
+    """Measurements over some seconds. A figure without measurements is NaN.
 
     Attributes:
-        throughput: output tokens a second, over the time in which there was something to compute.
-        ttft: latencies of the requests whose first token came, in seconds.
+        throughput: output tokens a second, over the time with work.
+        ttft: latencies of the requests that got their first token, in seconds.
         tpot: latencies of the requests that ended, in seconds.
         itl: the gaps between tokens, in seconds.
-        sequences: how many sequences were computed in a step, on average over the steps' time.
-        kv_waste: the share of given token slots that were unused, over all steps.
-        underway: how many requests ran or waited, on average over the steps' time.
-        prompts: lengths of the prompts of the requests that came, in tokens.
-        seconds: over how many.
+        sequences: sequences in a step, on average over the steps' time.
+        kv_waste: the share of allocated token slots that were unused, over all steps.
+        underway: requests running or waiting, on average over the steps' time.
+        prompts: prompt lengths of the requests that arrived, in tokens.
+        seconds: the length of that time.
     """
 
     throughput: float
@@ -64,7 +65,7 @@ class Figures:
     seconds: float
 
     def rows(self) -> Iterator[Figure]:
-        """The figures as text, the one that matters most first."""
+        """The figures as text, the most important one first."""
         yield Figure("tok/s", compact(self.throughput))
         yield Figure("TTFT p50", duration(self.ttft.p50), self.ttft.count)
         yield Figure("TTFT p99", duration(self.ttft.p99), self.ttft.count, MIN_TAIL_SAMPLES)
@@ -76,11 +77,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A change of knobs, with what was measured before and since.
+    """A change of knobs, with the measurements before and after it.
 
-    The two compare if on each side at least `MIN_SAMPLES` requests came, and if neither the number
-    of requests that were under way nor the length of their prompts differs by `OTHER_LOAD` times. A
-    latency needs samples of its own, too.
+    The two are comparable if on each side at least `MIN_SAMPLES` requests arrived, and if neither
+    the number of concurrent requests nor the length of their prompts differs by a factor of
+    `OTHER_LOAD`. A latency also needs enough samples of its own.
     """
 
     change: KnobChange
@@ -89,7 +90,7 @@ class Effect:
 
     @property
     def obstacle(self) -> str:
-        """Why the two do not compare; empty if they do."""
+        """Why the two are not comparable; empty if they are."""
         before, since = self.before, self.since
         for when, of in self._sides():
             if of.prompts.count < MIN_SAMPLES:
@@ -105,7 +106,7 @@ class Effect:
         return ""
 
     def pairs(self) -> Iterator[tuple[Figure, Figure, str]]:
-        """Each figure before and since, and why these two do not compare; empty if they do."""
+        """Each figure before and after, and why these two are not comparable; empty if they are."""
         obstacle = self.obstacle
         for then, now in zip(self.before.rows(), self.since.rows(), strict=True):
             few = ""
@@ -116,14 +117,14 @@ class Effect:
 
     @property
     def is_settled(self) -> bool:
-        """Whether each figure compares that was known before."""
+        """Whether each figure that was known before is comparable."""
         pairs = zip(self.before.rows(), self.since.rows(), strict=True)
         return not self.obstacle and all(now.is_known or not then.is_known for then, now in pairs)
 
     @property
     def line(self) -> str:
-        """The figures that compare in one line, such as tok/s 310→402 · TTFT p50 190→240ms, and
-        why the others do not."""
+        """The comparable figures in one line, such as tok/s 310→402 · TTFT p50 190→240ms, and why
+        the others are not."""
         if self.obstacle:
             return f"not comparable: {self.obstacle}"
         known, few = [], []
@@ -135,19 +136,19 @@ class Effect:
         return " · ".join([*known, *few])
 
     def _sides(self) -> Iterator[tuple[str, Figures]]:
-        """What was measured, and when that was in words. Neither goes back to all there ever
-        was."""
+        """The measurements of both sides, with their time spans in words. Neither span reaches back
+        to the start."""
         for when, of in (("before", self.before), ("since", self.since)):
             yield f"in {max(of.seconds, 1):.0f}s {when}", of
 
 
 def _course(then: str, now: str) -> str:
-    """One value after the other, with their unit once if they have the same."""
+    """Both values, with a common unit only once."""
     unit = now.lstrip("0123456789.")
     return f"{then.removesuffix(unit) if then.lstrip('0123456789.') == unit else then}→{now}"
 
 
 def _differ(one: float, other: float) -> bool:
-    """Whether one is `OTHER_LOAD` times the other or more."""
+    """Whether one is at least `OTHER_LOAD` times the other."""
     small, large = sorted((one, other))
     return math.isfinite(small + large) and large >= OTHER_LOAD * max(small, 1e-9)

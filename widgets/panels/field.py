@@ -1,4 +1,4 @@
-"""Field: a line of text that is edited in a panel."""
+"""Field: a line of text for editing in a panel."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Leaving = Literal["enter", "escape", "blur"]
 
 
 class Field(Input):
-    """Textual's input, open over a few cells of its panel while something is typed there.
+    """Textual's input, open over a few cells of its panel during typing.
 
-    It is a child of its panel from the beginning, and shown only while it is open. So keys that
-    come in one go, such as Enter and those after it, find field and panel in the right state.
+    It is a child of its panel from the beginning, and only visible while it is open. So keys that
+    arrive together, such as Enter and those after it, find field and panel in the right state.
 
     Args:
-        changed: is called at each change of the text.
-        left: is told how the field was closed, once the panel has the focus again. After "blur" the
-            focus is elsewhere.
-        refused: is called when a key or a pasted text does not fit what is allowed.
+        changed: called at each change of the text.
+        left: called with the way in which the field was closed, once the panel has the focus again.
+            After "blur" the focus is elsewhere.
+        refused: called when a key or a pasted text is not allowed.
     """
 
     DEFAULT_CSS = """
@@ -67,7 +67,7 @@ class Field(Input):
 
         Args:
             selected: whether the text is selected, so that the first key replaces it.
-            allowed: a regular expression that the text has to match; None allows anything.
+            allowed: a regular expression that the text must match; None allows anything.
         """
         self.restrict = allowed
         self.display = True
@@ -77,12 +77,12 @@ class Field(Input):
         self._changed()
 
     def place(self, x: int, y: int, width: int) -> None:
-        """Put the field over these cells of the panel."""
+        """Place the field over these cells of the panel."""
         self.styles.offset = (x, y)
         self.styles.width = max(width, 1)
 
     def close(self) -> None:
-        """Close the field and give the focus back to the panel, without a call of `left`."""
+        """Close the field and return the focus to the panel, without calling `left`."""
         if self.is_open:
             if self.has_focus:
                 self.screen.set_focus(self._panel)
@@ -111,12 +111,12 @@ class Field(Input):
             event.prevent_default()
         else:
             if event.key in ("tab", "shift+tab"):
-                self.close()  # The focus then goes on from the panel.
+                self.close()  # The focus then moves on from the panel.
                 self._left("blur")
             await run_bound(self, event)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Insert the first line that is not blank, without characters that no line can hold."""
+        """Insert the first line that is not blank, without characters that a line cannot hold."""
         event.stop()
         event.prevent_default()
         lines = [line.strip("\t") for line in printable(event.text).split("\n") if line.strip()]
@@ -132,6 +132,6 @@ class Field(Input):
         event.stop()  # The panel would read the field's coordinates as its own.
 
     def on_resize(self) -> None:
-        # The field grows after the text does: what had to scroll may fit now.
+        # The field grows after the text does: text that had to scroll may fit now.
         if self.content_width <= self.size.width:
             self.scroll_to(x=0, animate=False)

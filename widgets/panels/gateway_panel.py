@@ -1,4 +1,4 @@
-"""GatewayPanel: what comes and goes over a gateway, and the messages that were no use."""
+"""GatewayPanel: the traffic over a gateway, and its bad messages."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _INDENT = 2
 _REASONS = 4
 _USERS = 6
 _EXCERPT_ROWS = 6
-_ROOMY = 24  # rows of a panel that has the screen for itself
+_ROOMY = 24  # rows of a panel that fills the screen
 _COUNT_WIDTH = 10
 
 
 class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
     """State and figures on top, and below them the bad messages. The one under the cursor is shown
-    as a whole. A large panel has the course of the traffic too, a row for each user, and every bad
-    message as a whole as long as all fit.
+    in full. A large panel also has a sparkline of the traffic, a row for each user, and every bad
+    message in full as long as all fit.
 
     Attributes:
-        NAME: by which the gateway goes.
-        OFF: what is said where there is no gateway.
-        FIRST_TOKEN: from when on the first token counts, in longer and shorter words.
+        NAME: the gateway's name.
+        OFF: the text without a gateway.
+        FIRST_TOKEN: the label of first-token times, which says when they start.
         EXPLAINED: the word that the edge explains while the panel has the focus.
     """
 
@@ -64,7 +64,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         self._traffic = {"in/s": History(), "out/s": History()}
 
     def show(self, readings: R | None) -> None:
-        """Show the gateway; None if there is none. Each call adds a point to the course of the
+        """Show the gateway; None if there is none. Each call adds a point to the sparkline of the
         traffic."""
         self.readings = readings
         if readings is not None:
@@ -72,7 +72,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
             self._traffic["out/s"].add(readings.sent)
         self._cursor.items = readings.bad if readings else ()
         if self.chosen is not None and self._chosen_rows:
-            # Newer messages come above the chosen one, which must stay where it is being read.
+            # Newer messages come above the chosen one, which must stay in place while it is read.
             before = self._chosen_rows.start
             self._lay_out(self._inner_width)
             self.scroll(self.first + self._chosen_rows.start - before)
@@ -88,7 +88,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         return len(self._drawn)
 
     def action_step(self, rows: int) -> None:
-        """Go through the bad messages. Above the first and below the last one, scroll."""
+        """Move through the bad messages. Above the first and below the last one, scroll."""
         if not self._cursor.go_to(self._cursor.place + rows):
             super().action_step(rows)
             return
@@ -114,7 +114,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         """The figure that no other gateway has: its label, its value, and whether that is bad."""
 
     def notes(self, readings: R) -> Sequence[str]:
-        """What stands between the state and the address."""
+        """Texts between the state and the address."""
         return ()
 
     def title(self) -> str:
@@ -130,7 +130,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         return gloss(self.EXPLAINED) if self.has_focus and self.readings else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # The rows are laid out before the frame is drawn: its edge shows how many there are.
+        # The rows are laid out before the frame is drawn: its edge shows their number.
         self._lay_out(self._inner_width)
         self.scroll(self.first)
         return super().draw(width, height)
@@ -175,7 +175,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
                 self._chosen_rows = range(start, len(lines))
 
     def _courses(self, width: int) -> Iterator[Line]:
-        """How many messages came and went, over the last looks."""
+        """Sparklines of messages in and out."""
         for name, course in self._traffic.items():
             line = self.line(width).cell(name, _LABEL_WIDTH, self.palette.muted)
             yield line.add(course.sparkline(self.glyphs.ramp, line.room), self.palette.decode)
@@ -201,7 +201,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
             yield self.line(width).add(f"{count(len(users) - len(shown))} more", palette.muted)
 
     def _state(self, readings: R, width: int) -> Iterator[Line]:
-        """State, notes and address, in one line if they fit, and why the state is what it is."""
+        """State, notes and address, in one line if they fit, and the reason for the state."""
         palette, state = self.palette, readings.state
         line = self.line(width)
         line.add(f"{self.glyphs.marks[state.mark]} {state} ", palette.marks[state.mark])
@@ -217,7 +217,8 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
             yield from self._text(readings.detail, width, palette.text)
 
     def _figures(self, readings: R, width: int) -> Iterator[Line]:
-        """Figures in columns, in pairs if that fits. They keep their places whatever they are."""
+        """Figures in columns, in pairs if that fits. They keep their places whatever their
+        values."""
         palette = self.palette
         rejected = sum(refusals.count for refusals in readings.rejected)
         figures = (
@@ -256,8 +257,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         return line
 
     def _flow(self, label: str, parts: Sequence[str], total: int, width: int) -> Iterator[Line]:
-        """Parts one after the other, with line breaks only between them, and how many more there
-        are."""
+        """Parts in a row, with line breaks only between them, and the number of further ones."""
         more = total - len(parts)
         pieces = [*(self._harmless(part) for part in parts), *([f"{more} more"] if more else [])]
         if not pieces:
@@ -274,7 +274,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         yield line
 
     def _head(self, message: BadMessage, width: int) -> Line:
-        """The beginning of a line: the cursor, the time, and the code of the error."""
+        """The beginning of a line: the cursor, the time, and the error code."""
         palette = self.palette
         chosen = message == self.chosen
         over = palette.cursor if chosen else Style.null()
@@ -289,7 +289,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         return line.add(shorten(text, line.room), self.palette.text)
 
     def _whole(self, message: BadMessage, width: int) -> Iterator[Line]:
-        """What was wrong with a message, its topic, and how it begins."""
+        """The reason, the topic, and the excerpt of a message."""
         palette, line = self.palette, self._head(message, width)
         over = palette.cursor if message == self.chosen else Style.null()
         style, lead = palette.text + over, width - line.room

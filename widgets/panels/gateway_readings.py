@@ -1,4 +1,4 @@
-"""GatewayReadings: a gateway at one moment, as far as every gateway's panel shows it."""
+"""GatewayReadings: a gateway at one moment, with the fields that all gateways' panels share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from widgets.glyphs import Mark
 
 
 class GatewayState(Protocol):
-    """The state of a gateway: as text the word that is shown, and the mark beside it."""
+    """The state of a gateway: as text the shown word, and the mark beside it."""
 
     @property
     def mark(self) -> Mark: ...
@@ -46,8 +46,8 @@ class BadMessage:
     """A message that could not be served.
 
     Attributes:
-        time: when it came, in seconds since the epoch.
-        topic, excerpt: the beginnings of where it came to and of what it was, as they came.
+        time: when it arrived, in seconds since the epoch.
+        topic, excerpt: the beginnings of its topic and payload, unescaped.
     """
 
     time: float
@@ -62,17 +62,17 @@ class GatewayReadings:
     """A gateway and its requests.
 
     Attributes:
-        state: what it can do now.
-        detail: why it is in its state; empty if there is nothing to say.
+        state: its current state.
+        detail: the reason for its state; empty if there is none.
         lasted: seconds since the state began.
         address: of the broker or of itself, without a password.
-        received, sent: what comes and goes, a second.
+        received, sent: messages or requests a second.
         running: requests that are accepted and unfinished.
         waiting: how many of these have no first token.
         accepted, finished: requests since the start.
         rejected: refused requests by reason.
         first_token: seconds until the first token.
-        bad: the messages that could not be served, the newest first.
+        bad: the messages that could not be served, newest first.
         users: users with requests here, the busiest first.
     """
 

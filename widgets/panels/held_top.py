@@ -1,4 +1,4 @@
-"""HeldTop: where an axis ends that stays as it is while what it shows comes and goes."""
+"""HeldTop: the end of an axis, which stays stable while its values vary."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ HELD_SECONDS = 10.0
 
 
 class HeldTop:
-    """Grows at once, and shrinks after `HELD_SECONDS` in which less was enough, to the most that
-    was needed in them."""
+    """Grows at once, and shrinks after `HELD_SECONDS` in which less was enough, to the maximum
+    needed during that time."""
 
     def __init__(self) -> None:
         self._top = 0.0
         self._since = 0.0  # when all of it was needed last
-        self._less = 0.0  # the most that was needed since
+        self._less = 0.0  # the maximum needed since
 
     def of(self, needed: float, now: float) -> float:
-        """Where the axis ends now.
+        """The current end of the axis.
 
         Args:
-            needed: where it would end by itself; 0 while there is nothing to show.
-            now: seconds. Those of another engine may begin anew.
+            needed: where it would end by itself; 0 without values.
+            now: seconds. Another engine's clock may begin anew.
         """
         self._less = max(self._less, needed)
         is_held = 0 <= now - self._since <= HELD_SECONDS

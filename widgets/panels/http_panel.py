@@ -1,4 +1,4 @@
-"""HttpPanel: shows where HTTP is served, what comes and goes, and the requests that were no use."""
+"""HttpPanel: the HTTP gateway's address, its traffic, and its bad requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HttpReadings: the HTTP gateway at one moment, as its panel shows it."""
+"""HttpReadings: the HTTP gateway at one moment, for its panel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from widgets.panels.gateway_readings import GatewayReadings
 
 
 class HttpState(StrEnum):
-    """The state of the gateway. The value is the word that is shown beside the mark."""
+    """The state of the gateway. The value is the word shown beside the mark."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -30,10 +30,10 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReadings(GatewayReadings):
-    """The gateway. Requests come and go; the first token counts from arrival.
+    """The gateway. `received` and `sent` count requests; first-token times count from arrival.
 
     Attributes:
-        connections: that are open.
+        connections: open connections.
     """
 
     state: HttpState

@@ -1,4 +1,4 @@
-"""KnobHistory: shows who changed which knobs and when, and what the last change did."""
+"""KnobHistory: who changed which knobs and when, and the effect of the last change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COUNT_WIDTH = 6
 
 
 class KnobHistory:
-    """The changes of knobs, the newest first, below a table of the last one's effect.
+    """The changes of knobs, newest first, below a table of the last one's effect.
 
     Args:
-        view: the view on which it is drawn, whose styles it uses.
+        view: the view that it is drawn on, whose styles it uses.
     """
 
     def __init__(self, view: LineView) -> None:
@@ -30,12 +30,12 @@ class KnobHistory:
         self.effect: Effect | None = None
 
     def show(self, changes: Sequence[KnobChange], epoch: float, effect: Effect | None) -> None:
-        """Take the changes that are to be drawn.
+        """Set the changes to draw.
 
         Args:
-            changes: the oldest first.
+            changes: oldest first.
             epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
-            effect: what the last change did; None if that is not known.
+            effect: the effect of the last change; None if not known.
         """
         self._changes, self._epoch, self.effect = changes, epoch, effect
 
@@ -49,7 +49,7 @@ class KnobHistory:
         return lines
 
     def table(self, width: int) -> list[Line]:
-        """The last change's effect, and a blank line; nothing if it is not known."""
+        """The last change's effect, and a blank line; nothing if not known."""
         return list(self._table(self.effect, width)) if self.effect else []
 
     def _table(self, effect: Effect, width: int) -> Iterator[Line]:
@@ -62,14 +62,14 @@ class KnobHistory:
         yield head
         for before, since, why in effect.pairs():
             line = view.line(width).cell(before.name, names, palette.muted)
-            # What does not compare must not look like an effect.
+            # Figures that are not comparable must not look like an effect.
             strong = palette.muted if why else palette.strong
             for figure, style in (
                 (before, palette.muted if why else palette.text),
                 (since, strong),
             ):
                 line.cell(figure.value, _FIGURE_WIDTH, style, "right")
-                # There is no room for more, nor doubt about the figure.
+                # More does not fit, and the figure is not in doubt then.
                 few = figure.samples is not None and figure.samples < 100
                 of = f" of {figure.samples}" if few else ""
                 line.cell(of, counts, palette.muted)

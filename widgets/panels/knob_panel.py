@@ -1,4 +1,4 @@
-"""KnobPanel: shows the engine's knobs and turns them."""
+"""KnobPanel: shows the engine's knobs and changes them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from widgets.words import glosses
 
 
 class KnobPanel(ScrollPanel, can_focus=True):
-    """A line for each knob, with the value that is asked for, and the one in force if that differs.
+    """A line for each knob, with the requested value, and the effective one if that differs.
 
     The policy and the knobs that act under it come first, those that it ignores last. The history
-    of the knobs can be shown in their place. Where there is room below, what the last change did
-    stands there.
+    of the knobs can be shown instead. If there is space below, it shows the effect of the last
+    change.
 
-    A turn is posted and shows at once, so that the next one starts from it. The engine's state
-    follows later, and goes through the turns before. A turn is forgotten when the engine has
-    followed it, has gone elsewhere, or has refused it. A typed value that is refused can be edited.
+    A turn is posted and shown at once, so that the next one starts from it. The engine's state
+    follows later, through the turns in between. A turn is dropped when the engine has reached it,
+    has another value, or has refused it. A typed value that is refused can be edited.
 
     Attributes:
         history_shown: whether the history is on view.
@@ -60,7 +60,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
     ]
 
     class Turned(Message):
-        """A knob is to be set."""
+        """Set a knob."""
 
         def __init__(self, name: str, value: KnobValue) -> None:
             super().__init__()
@@ -75,7 +75,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self._entries: list[Line] = []
         self._asked: dict[str, list[KnobValue]] = {}
         self._field = Field(self._typed, self._left, self._say_what_fits)
-        self._entered = ("", "")  # knob and text of the last value that was typed
+        self._entered = ("", "")  # knob and text of the last typed value
         self._refusal = ""
 
     def show(
@@ -85,7 +85,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         epoch: float = 0.0,
         effect: Effect | None = None,
     ) -> None:
-        """Show the knobs as they stand; the history's arguments are those of `KnobHistory.show`."""
+        """Show the state of the knobs; the history's arguments are those of `KnobHistory.show`."""
         self._cursor.items = sorted(knobs, key=rank)
         self._history.show(history, epoch, effect)
         for knob in knobs:
@@ -96,7 +96,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
             self.redraw()
 
     def refuse(self, sentence: str) -> None:
-        """Show until the next key why the last change was not made."""
+        """Show, until the next key, why the last change was refused."""
         self._asked.clear()
         name, text = self._entered
         knob = self._chosen
@@ -106,18 +106,18 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def forget(self) -> None:
-        """Drop the turns that the engine has not followed yet."""
+        """Drop the turns that the engine has not reached yet."""
         self._asked.clear()
         self.redraw()
 
     @property
     def cursor(self) -> int:
-        """Index of the knob that the cursor is on."""
+        """Index of the knob under the cursor."""
         return self._cursor.place
 
     @property
     def current(self) -> str:
-        """Name of the knob that the cursor is on. The cursor stays on it when the lines move."""
+        """Name of the knob under the cursor. The cursor stays on it when the lines move."""
         knob = self._cursor.item
         return knob.name if knob else ""
 
@@ -154,11 +154,11 @@ class KnobPanel(ScrollPanel, can_focus=True):
         if knob.allowed.choices:
             self.action_turn(True)
         else:
-            # The text of a list of weights is not selected: one adds to it more often.
+            # A list of weights is not selected: users mostly add to it.
             self._edit(knob, setting(self._value(knob)), selected=not knob.allowed.form)
 
     def action_history(self) -> None:
-        """Change between the knobs and their history."""
+        """Switch between the knobs and their history."""
         self.show_history(not self.history_shown)
 
     def show_history(self, shown: bool) -> None:
@@ -174,7 +174,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         super().redraw()
         knob = self._chosen
         if self._field.is_open and knob is not None:
-            # The field stands where the value does: that of a number at the right end.
+            # The field covers the value: that of a number at the right end.
             span = self._row(knob).span[2:-2]
             width = min(cell_len(self._field.value) + 1, len(span))
             x = span.start if isinstance(self._value(knob), str) else span.stop - width
@@ -184,8 +184,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Take the refusal away at any key. If the key is a character that does nothing, say what
-        the knob takes."""
+        """Clear the refusal at any key. If the key is a character without effect, explain how to
+        set the knob."""
         knob = self._chosen
         self._refusal = ""
         if knob and event.is_printable and event.key not in self.screen.active_bindings:
@@ -214,7 +214,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         return f"Knobs · {policy} policy · {history} history · {undo} undo"
 
     def footer(self) -> str:
-        """What the last change did; if there was none, the keys that the title does not name."""
+        """The effect of the last change; if there was none, the keys that the title does not
+        name."""
         if self.history_shown:
             return ""
         if self._field.is_open:
@@ -241,7 +242,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         help_lines = self._help_lines
         room = height - help_lines - len(lines)
         if not self.history_shown and len(table := self._history.table(width)) < room:
-            lines += [self.line(width), *table]  # A high panel has room for it below the knobs.
+            lines += [self.line(width), *table]  # A tall panel has space for it below the knobs.
             room -= 1 + len(table)
         lines += [self.line(width) for _ in range(room)]
         if self._refusal:
@@ -260,7 +261,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     @property
     def _help_lines(self) -> int:
-        """How many lines are kept below. The history needs them only for a refusal."""
+        """The number of help lines at the bottom. The history only needs them for a refusal."""
         if self.history_shown and not self._refusal:
             return 0
         room = super().page
@@ -272,7 +273,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         return None if self.history_shown else self._cursor.item
 
     def _value(self, knob: KnobState) -> KnobValue:
-        """The value that is asked for, by the last turn even if the engine has not followed it."""
+        """The requested value, from the last turn even if the engine has not reached it."""
         return self._asked[knob.name][-1] if knob.name in self._asked else knob.requested
 
     def _row(self, knob: KnobState) -> KnobRow:

@@ -20,11 +20,11 @@ _VALUE_WIDTH = 12
 
 @dataclass(frozen=True, slots=True)
 class KnobRow:
-    """A knob with the value that is asked for, and the one in force if that differs.
+    """A knob with the requested value, and the effective one if that differs.
 
     Attributes:
-        value: what is asked for.
-        typed: what is typed so far, with its cursor; None unless it is being typed.
+        value: the requested value.
+        typed: the typed text so far, with its cursor; None unless the value is being typed.
         width: the cells of the line.
     """
 
@@ -35,23 +35,23 @@ class KnobRow:
 
     @property
     def span(self) -> range:
-        """The cells that hold the value.
+        """The cells of the value.
 
-        A name or a text may take all cells that the knob's name leaves. Room is always kept for
-        the value in force if that is another one, even if the knob's name is cut for it.
+        A name or a text may use all cells that the knob's name leaves. Space for a differing
+        effective value is always reserved, even if that truncates the knob's name.
         """
         width, length = self.width - len(in_force(self.knob)), _VALUE_WIDTH
         if isinstance(self.value, str):
             room = width - 3 - len(shown_name(self.knob))
             length = max(min(cell_len(self._text) + 4, room), length)
-            if room < length:  # The name needs what would be blank behind the value.
+            if room < length:  # The name needs the blanks after the value.
                 length = min(cell_len(self._text) + 4, length)
         length = max(min(length, width - 3), 5)
         start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
         return range(start, start + length)
 
     def line(self, view: LineView, *, current: bool) -> Line:
-        """The line as `view` draws it; `current` says whether the cursor is on it."""
+        """The line drawn by `view`; `current` says whether the cursor is on it."""
         palette, glyphs, knob = view.palette, view.glyphs, self.knob
         over = palette.cursor if current and view.has_focus_within else Style.null()
         text, strong = palette.text + over, palette.strong + over
@@ -66,7 +66,7 @@ class KnobRow:
         else:
             room, shown = len(span) - 4, self._text
             if self.typed is not None:
-                shown = shown[-room:]  # the end, where it is typed
+                shown = shown[-room:]  # the end, where the cursor is
             turns = not knob.allowed.form
             line.add(f"{glyphs.less if turns else ' '} ", muted)
             line.cell(shown, room, strong, "left" if isinstance(self.value, str) else "right")
@@ -78,5 +78,5 @@ class KnobRow:
 
     @property
     def _text(self) -> str:
-        """The value as it is shown."""
+        """The shown value."""
         return shown_value(self.knob, self.value) if self.typed is None else self.typed

@@ -1,17 +1,17 @@
-"""Knob values: how a turn changes them, and what may be typed."""
+"""Knob values: how a turn changes them, and how typed text is parsed."""
 
 from __future__ import annotations
 
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
 
-# Where tokens that are doubled go from 0, as a share of their range. If they went to 1, an engine
+# Where doubled token counts go from 0, as a share of their range. If they went to 1, an engine
 # whose prefill chunk had no cap would nearly stop.
 _FIRST_SHARE = 1 / 32
 
 
 def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
-    """`value` after one turn up or down, within what is allowed. A text stays as it is."""
+    """`value` after one turn up or down, within its range. A text stays as it is."""
     allowed, step = knob.allowed, knob.spec.step
     if allowed.choices:
         place = allowed.choices.index(value) if value in allowed.choices else 0
@@ -29,21 +29,20 @@ def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
 
 
 def _first(knob: KnobState) -> float:
-    """Where a knob that is doubled goes from 0: to its default if that is above, else to the
-    least."""
+    """Where a doubled knob goes from 0: to its default if that is above, else to the minimum."""
     if knob.spec.unit == "tokens":
         return max(round(knob.allowed.high * _FIRST_SHARE), 1)
     return float(knob.spec.default) or 1
 
 
 def typeable(knob: KnobState) -> str | None:
-    """A regular expression for what may be typed into a knob; None allows anything."""
+    """A regular expression for the allowed input of a knob; None allows anything."""
     return None if knob.allowed.form else r"([0-9.-][0-9.e-]*)?"
 
 
 def parsed(knob: KnobState, text: str) -> KnobValue:
-    """The value that was typed. A text that is no number where one is wanted is kept as it is, and
-    the engine refuses it."""
+    """The typed value. Text that should be a number and is not stays as it is, and the engine
+    refuses it."""
     if not knob.allowed.form:
         for kind in (int, float):
             try:
@@ -54,5 +53,5 @@ def parsed(knob: KnobState, text: str) -> KnobValue:
 
 
 def is_ignored(knob: KnobState) -> bool:
-    """Whether the policy or the order in force makes no use of the knob."""
+    """Whether the policy or the order in force does not use the knob."""
     return knob.spec.acts != "always" and bool(knob.note) and knob.effective == knob.requested

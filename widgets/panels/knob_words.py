@@ -1,4 +1,4 @@
-"""Knob words: what the panel says of a knob, and where it puts it."""
+"""Knob words: the panel's texts about a knob, and its position."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from widgets.panels.knob_values import is_ignored
 
 
 def rank(knob: KnobState) -> int:
-    """Which group of the panel a knob stands in: that of what it acts under, or the ignored
-    ones."""
+    """The panel's group of a knob: that of the knob that it acts under, or the ignored ones."""
     if is_ignored(knob):
         return 3
     under = knob.name if knob.spec.acts == "always" else knob.spec.acts
@@ -26,7 +25,7 @@ def shown_name(knob: KnobState) -> str:
 
 
 def shown_value(knob: KnobState, value: KnobValue) -> str:
-    """A value as it is shown: a time as all times are, with its unit. What is typed is the plain
+    """A value as shown: times in the common format, with their unit. Typed text is the plain
     number."""
     seconds = {"s": 1.0, "ms": 1e-3}.get(knob.spec.unit)
     if seconds is None or isinstance(value, str):
@@ -35,27 +34,27 @@ def shown_value(knob: KnobState, value: KnobValue) -> str:
 
 
 def in_force(knob: KnobState) -> str:
-    """The value in force, if it is not the one that is asked for; otherwise empty."""
+    """The effective value, if it is not the requested one; else empty."""
     return f"  now {shown_value(knob, knob.effective)}" if knob.effective != knob.requested else ""
 
 
 def note_in(knob: KnobState, room: int) -> str:
-    """What there is to note on it, in so many cells. That it is ignored, which its place and its
-    colour say too, is told in whole words or not at all."""
+    """The note on a knob, in so many cells. That it is ignored, which its position and colour show
+    too, is written in whole words or not at all."""
     if is_ignored(knob):
         return next((text for text in (knob.note, "ignored") if len(text) <= room), "")
     return shorten(knob.note, room)
 
 
 def way_to_set(knob: KnobState, keys: Mapping[str, str]) -> str:
-    """What values a knob may have, and the keys that set it, which are those of the panel."""
+    """The allowed values of a knob, and the panel's keys that set it."""
     edits = [] if knob.allowed.choices else [f"{keys['edit']} edits it"]
     turns = [] if knob.allowed.form else [f"{keys['turn(False)']} and {keys['turn(True)']} turn it"]
     return f"{knob.name} is {knob.allowed}; {', '.join(edits + turns)}"
 
 
 def help_text(knob: KnobState) -> str:
-    """What a knob means, what values it may have, and what there is to note on it."""
+    """A knob's meaning, its allowed values, and its note."""
     unit = f" {knob.spec.unit}" if knob.spec.unit else ""
     note = ""
     if knob.effective != knob.requested:

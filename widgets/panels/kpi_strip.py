@@ -1,4 +1,4 @@
-"""KpiStrip: shows the engine in one line."""
+"""KpiStrip: the engine in one line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _METER_WIDTH = 6
 _PROGRESS_WIDTH = 30
 _SPARK_WIDTH = 12
 _RATE_WIDTH = 10
-# The place of what is wrong and of the policy, in a strip that is at least so wide and in others.
+# The width of the notice and the policy, in a strip that is at least so wide, and in others.
 _WIDE = 100
 _WIDE_NOTICE = 28
 _NOTICE = 15
 
 
 class KpiStrip(LineView):
-    """The figures that matter most, the throughput above all, each in a place of its own."""
+    """The most important figures, the throughput first, each in a fixed place."""
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("TTFT", "TPOT", "preempt")
 
@@ -57,14 +57,14 @@ class KpiStrip(LineView):
         broker: BrokerState | None = None,
         tokens_per_second_now: float | None = None,
     ) -> None:
-        """Show the engine. Each call adds a point to the course of the throughput.
+        """Show the engine. Each call adds a point to the sparkline of the throughput.
 
         Args:
-            tokens_per_second: output tokens of all sessions together.
-            prefill_per_second: prompt tokens that were computed.
-            broker: the state of the broker, which is named unless all is well; None without a
+            tokens_per_second: output tokens of all sessions.
+            prefill_per_second: computed prompt tokens.
+            broker: the state of the broker, which is shown unless all is well; None without a
                 broker.
-            tokens_per_second_now: over a shorter time, for the course; None is the same.
+            tokens_per_second_now: over a shorter time, for the sparkline; None is the same.
         """
         self._snapshot, self._status, self._broker = snapshot, status, broker
         self._tokens_per_second = tokens_per_second
@@ -107,13 +107,13 @@ class KpiStrip(LineView):
         line.add(shorten(status.detail, line.room), palette.muted)
 
     def _write_switching(self, line: Line) -> None:
-        """Write what the switch of models waits for, in place of all other figures."""
+        """Write what the switch of models waits for, instead of all other figures."""
         sign = f"{self.glyphs.marks[Mark.PREFILL]} {self._status.detail}"
         line.add(shorten(sign, line.room), self.palette.marks[Mark.PREFILL])
 
     def _write_running(self, line: Line, snapshot: Snapshot) -> None:
-        """Write each figure in its own place, which no value and no other figure moves. The places
-        that do not fit are left out from the right."""
+        """Write each figure in a fixed place, which no value and no other figure moves. Places that
+        do not fit are left out from the right."""
         palette, latency, blocks = self.palette, snapshot.latency, snapshot.blocks
         text, muted = palette.text, palette.muted
         wide = line.room >= _WIDE
@@ -158,8 +158,7 @@ class KpiStrip(LineView):
         return self.palette.bad if value > target else self.palette.text
 
     def _notice(self, snapshot: Snapshot, width: int) -> tuple[str, Style]:
-        """What stands in the place beside the throughput: what is wrong, and the policy as far as
-        both fit."""
+        """The text beside the throughput: warnings, and the policy, as far as both fit."""
         palette, glyphs = self.palette, self.glyphs
         knobs = {knob.name: knob for knob in snapshot.knobs}
         parts, style = [], palette.muted
@@ -192,7 +191,7 @@ class KpiStrip(LineView):
 
 
 def _forms(model: ModelCard) -> Iterator[str]:
-    """How the model is told, the longest form first."""
+    """The model's description, longest form first."""
     told = f"{model.name} {model.dtype} on {model.device}"
     for quantized in (shortly(model), briefly(model)):
         yield f"{told}, {quantized}" if quantized else told

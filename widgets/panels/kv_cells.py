@@ -1,4 +1,4 @@
-"""KvCells: which blocks each cell of the KV map stands for, and how large a cell is drawn."""
+"""KvCells: maps blocks to the cells of the KV map, and sets the size of a cell."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from engine.api.block_map import BlockMap, BlockState, Stretch
 
 WIDEST = 8  # columns of a cell
 SMALL_ROWS = 6
-ROWS = (2, 3, 4, 6, 8, 10, 12)  # few heights, so that the panel does not grow at every block
+ROWS = (2, 3, 4, 6, 8, 10, 12)  # few heights, so that the panel does not grow with every block
 
 
 @dataclass(frozen=True, slots=True)
 class KvCells:
-    """The pool in the cells that there is room for, in reading order.
+    """The pool in the available cells, in reading order.
 
-    A cell never has blocks of two runs while there are cells for all runs. So one block that is
-    held is seen in a pool of any size, and the cells of a pool may stand for different numbers of
-    blocks.
+    A cell never mixes blocks of two runs while there are cells for all runs. So a single used block
+    is visible in a pool of any size, and the cells of a pool may have different numbers of blocks.
 
     Attributes:
-        cells: what each cell stands for; one of several states has `counts`.
-        span: how many columns wide each cell is.
+        cells: the blocks of each cell; one with several states has `counts`.
+        span: the width of each cell in columns.
         columns: cells in a line.
-        largest: the most blocks that a cell stands for.
+        largest: the most blocks of a cell.
     """
 
     cells: Sequence[Stretch]
@@ -43,13 +42,13 @@ class KvCells:
         return KvCells(cells, span, columns, max(cell.blocks for cell in cells))
 
     def at(self, block: int) -> int:
-        """The place of the cell that stands for a block; the last one if there is no such block."""
+        """The index of the cell that has a block; the last one if there is no such block."""
         return max(bisect_right(self.cells, block, key=lambda cell: cell.first) - 1, 0)
 
 
 def rows_wanted(blocks: BlockMap, width: int) -> int:
     """How many lines of so many columns show a pool well: a small one as large as it can be drawn,
-    a large one by what is held or cached of it, with a line for what is free.
+    a large one by its used and cached blocks, with a line for free ones.
     """
     width, total = max(width, 1), blocks.num_blocks
     if total <= width * SMALL_ROWS // 2:
@@ -59,7 +58,8 @@ def rows_wanted(blocks: BlockMap, width: int) -> int:
 
 
 def _widest(blocks: int, width: int, height: int) -> int:
-    """The widest cells that let each block have one; 0 if there is not one for each."""
+    """The widest cells that still give each block its own; 0 if there are fewer cells than
+    blocks."""
     spans = range(min(WIDEST, width), 0, -1)
     return next((span for span in spans if width // span * height >= blocks), 0)
 
@@ -69,7 +69,7 @@ def _cells(blocks: BlockMap, room: int) -> list[Stretch]:
     stretches = blocks.stretches
     if len(stretches) <= room:
         for most in _ladder(-(-blocks.num_blocks // room), blocks.num_blocks):
-            # A run takes a cell even if it is short, so the cells of long ones grow.
+            # Even a short run takes a cell, so the cells of long ones grow.
             if sum(1 if s.counts else -(-s.blocks // most) for s in stretches) <= room:
                 return list(_cut(stretches, most))
     for most in _ladder(-(-blocks.num_blocks // room), blocks.num_blocks):
@@ -81,8 +81,8 @@ def _cells(blocks: BlockMap, room: int) -> list[Stretch]:
 
 
 def _ladder(first: int, last: int) -> Iterator[int]:
-    """Sizes of cells to try: `first`, then steps that are far enough apart for the map to stay as
-    it is while the pool changes a little."""
+    """Sizes of cells to try: `first`, then steps far enough apart that the map stays stable while
+    the pool changes a little."""
     yield first
     size = 1
     while size < last:
@@ -105,7 +105,7 @@ def _cut(stretches: Iterable[Stretch], most: int) -> Iterator[Stretch]:
 
 
 def _groups(stretches: Iterable[Stretch], most: int) -> list[list[Stretch]]:
-    """Neighbours, put together as long as they have at most `most` blocks."""
+    """Adjacent runs, grouped up to `most` blocks."""
     groups: list[list[Stretch]] = []
     size = most
     for stretch in stretches:
@@ -119,7 +119,7 @@ def _groups(stretches: Iterable[Stretch], most: int) -> list[list[Stretch]]:
 
 
 def _union(parts: Sequence[Stretch]) -> Stretch:
-    """Neighbours as one stretch."""
+    """Adjacent runs as one."""
     if len(parts) == 1:
         return parts[0]
     counts = tuple([sum(part.count(state) for part in parts) for state in BlockState])

@@ -1,4 +1,4 @@
-"""KvMap: shows the KV pool block by block; used blocks have the letters of their chats."""
+"""KvMap: the KV pool block by block; used blocks have the letters of their chats."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _MOST_NOTES = 2
 
 
 class KvMap(Panel, can_focus=True):
-    """The pool as cells in reading order (`KvCells`). Arrow keys and the mouse pick a cell, of
-    which the lines below then tell; the cursor stays on its block while the pool changes.
+    """The pool as cells in reading order (`KvCells`). Arrow keys and the mouse pick a cell, which
+    the lines below describe; the cursor stays on its block while the pool changes.
 
     Attributes:
-        cursor: the first block of the cell that is picked.
-        selected: the chat whose blocks stand out, those that it shares among them.
+        cursor: the first block of the picked cell.
+        selected: the chat whose blocks are highlighted, including shared ones.
     """
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("waste")
@@ -82,17 +82,17 @@ class KvMap(Panel, can_focus=True):
         """Show the pool.
 
         Args:
-            blocks: the state of each block, and who holds it.
-            names: what the chats of requests are called, by the requests' ordinals. Others may hold
-                blocks too, such as a request that ended in a batch which goes on.
+            blocks: the state of each block, and its holders.
+            names: the names of the requests' chats, by the requests' ordinals. Other requests may
+                hold blocks too, such as one that ended in a batch which goes on.
             block_size: token slots in a block, for the title.
-            waste: the share of given token slots that were unused in the last steps.
-            sharing: which requests share how many blocks, the most blocks first.
-            pins: the prefixes that are pinned.
-            detail: what the block is that is `wanted`, as far as that is known.
+            waste: the share of allocated token slots that were unused in the last steps.
+            sharing: which requests share how many blocks, most blocks first.
+            pins: the pinned prefixes.
+            detail: the details of the `wanted` block, if known.
         """
         self._blocks, self._block_size, self._waste = blocks, block_size, waste
-        # The one before stays until the next one is known, so that no line comes and goes.
+        # The previous detail stays until the next one is known, so that lines do not flicker.
         detail = detail or (self._told.detail if self.has_focus else None)
         self._told = KvNotes(names, sharing, pins, detail)
         wanted = self.wanted_height(self.size.width)
@@ -104,7 +104,7 @@ class KvMap(Panel, can_focus=True):
 
     @property
     def wanted(self) -> int | None:
-        """The block that is picked, of which more is to be told; None while nobody looks."""
+        """The picked block, whose details are requested; None while the panel has no focus."""
         return self.cursor if self.has_focus and self.is_on_screen else None
 
     def select(self, number: ChatNumber | None) -> None:
@@ -165,7 +165,7 @@ class KvMap(Panel, can_focus=True):
         return " · ".join(parts)
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # The map is fitted before the title is drawn, which says how many blocks a cell is.
+        # The map is fitted before the title is drawn, which has the number of blocks in a cell.
         self._fit(width - 4 if self.framed else width, height - (2 if self.framed else 1))
         return super().draw(width, height)
 
@@ -203,8 +203,8 @@ class KvMap(Panel, can_focus=True):
         return lines
 
     def _wide(self, glyph: str, span: int) -> str:
-        """A cell of so many columns. A blank keeps it from the next one; nothing is written large
-        where nothing is."""
+        """A cell of so many columns. A blank separates it from the next one; the sign of a free
+        cell is not repeated."""
         signs = 1 if glyph == self.glyphs.free else _room(span) // len(glyph)
         return (glyph * signs).ljust(span)
 
@@ -214,23 +214,24 @@ class KvMap(Panel, can_focus=True):
 
     @property
     def _place(self) -> int:
-        """The place of the cell that is picked."""
+        """The index of the picked cell."""
         return 0 if self._cells is None else self._cells.at(self.cursor)
 
     def _go_to(self, place: int) -> None:
-        """Pick a cell, if there is one at this place."""
+        """Pick a cell, if there is one at this index."""
         if self._cells is not None and 0 <= place < self._num_cells:
             self.cursor = self._cells.cells[place].first
             self.redraw()
 
     def _fit(self, width: int, height: int) -> None:
-        """Lay the pool out in the cells that there are. The last lines are kept for the notes."""
+        """Lay the pool out in the available cells. The last lines are reserved for the notes."""
         if self._blocks is not None:
             rows = max(height - self._num_notes(height), 1)
             self._cells = KvCells.fit(self._blocks, width, rows)
 
     def _level(self, cell: Stretch) -> int:
-        """Which sign shows the share that its state has in a cell of several; -1 in all others."""
+        """The level that shows the share of its state in a cell of several states; -1 in all
+        others."""
         if not cell.counts or cell.count(cell.state) == cell.blocks:
             return -1
         levels = len(self.glyphs.part)
@@ -258,17 +259,17 @@ class KvMap(Panel, can_focus=True):
                 number = shown or numbers[0]
                 reserved = cell.state is BlockState.RESERVED
                 glyph = glyphs.reserved if reserved else self._sign(number)
-                # The blocks of several chats have the colour of none.
+                # Blocks of several chats have no chat's colour.
                 style = palette.owner(number) if len(set(numbers)) == 1 else palette.strong
         return glyphs.part[level] if level >= 0 else glyph, style + over
 
     def _sign(self, number: ChatNumber) -> str:
-        """What stands for a chat in a cell: AB of one that others hold, if there is room for it."""
+        """The sign of a chat in a cell: AB for one of another front end, if it fits."""
         whole, span = str(number), self._cells.span if self._cells else 1
         return whole if number.theirs and len(whole) <= _room(span) else number.letter
 
     def _num_notes(self, height: int) -> int:
-        """How many lines stand below the cells: the legend, and a line on sharing and pins if there
+        """The number of lines below the cells: the legend, and a line on sharing and pins if there
         are any and it fits."""
         told = self._told
         said = bool(told.sharing or told.pins or (told.detail and self.has_focus))
@@ -291,19 +292,19 @@ class KvMap(Panel, can_focus=True):
         return notes[: self._num_notes(height)]
 
     def _inspected(self) -> list[str]:
-        """What the picked cell is, who holds it, and what is known of its first block."""
+        """The state of the picked cell, its holders, and the details of its first block."""
         assert self._cells is not None
         cell = self._cells.cells[self._place]
         return [*self._told.of_cell(cell), *self._told.of_block(cell)]
 
 
 def _room(span: int) -> int:
-    """How many columns of a cell of so many have its sign; the others are blank."""
+    """How many columns of a cell's span its sign fills; the others are blank."""
     return max(span - 1, 1)
 
 
 def _two_lines(parts: Sequence[str], width: int) -> tuple[str, str]:
-    """As many parts as fit into one line, and the others."""
+    """As many parts as fit into one line, and the rest."""
     fit = 1
     while fit < len(parts) and cell_len(" · ".join(parts[: fit + 1])) <= width:
         fit += 1

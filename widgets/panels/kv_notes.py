@@ -1,4 +1,4 @@
-"""KvNotes: what the lines below the KV map say of the pool, of a cell and of a block."""
+"""KvNotes: the lines below the KV map about the pool, a cell and a block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHORT[BlockState.RESERVED] = "reserved"
 
 @dataclass(frozen=True, slots=True)
 class KvNotes:
-    """What is known of the pool besides the states of its blocks; `KvMap.show` tells more of it."""
+    """Data about the pool besides the states of its blocks; see `KvMap.show`."""
 
     names: Mapping[int, ChatName] = field(default_factory=dict)
     sharing: Sequence[Sharing] = ()
@@ -50,7 +50,7 @@ class KvNotes:
         return "  ".join(text for text, is_there in signs if is_there)
 
     def of_cell(self, cell: Stretch) -> list[str]:
-        """What a cell is, and who holds it, in parts."""
+        """A cell's state and its holders, in parts."""
         last = cell.first + cell.blocks - 1
         where = f"blocks {cell.first}..{last}" if cell.blocks > 1 else f"block {cell.first}"
         if cell.counts:
@@ -64,8 +64,8 @@ class KvNotes:
         return [where, *parts]
 
     def of_block(self, cell: Stretch) -> list[str]:
-        """What is known of the first block of a cell: how long it has been so, how many hold it,
-        and what it holds, in parts; none if `detail` is of another or of what it was before."""
+        """Details of the first block of a cell: the age of its state, its number of holders, and
+        its content, in parts; none if `detail` is of another block or an earlier state."""
         view = self.detail
         if view is None or view.number != cell.first:
             return []
@@ -81,7 +81,7 @@ class KvNotes:
         return parts + ([f"“{view.text}”"] if view.text else [])
 
     def of_pool(self) -> str:
-        """What there is to say of pinned prefixes, broken ones first, and of sharing."""
+        """A summary of pinned prefixes, broken ones first, and of sharing."""
         pins = sorted(self.pins, key=lambda pin: not pin.error)
         parts = [f"pin {pin.name} {_pin_state(pin)}" for pin in pins]
         parts += [
@@ -91,8 +91,8 @@ class KvNotes:
         return " · ".join(parts)
 
     def _holders(self, ordinals: Sequence[int]) -> str:
-        """The chats of some requests by number and title, and how many of the requests belong to
-        none that is shown."""
+        """The chats of some requests by number and title, and how many of the requests belong to no
+        shown chat."""
         known = {self.names[who].number: self.names[who] for who in ordinals if who in self.names}
         names = ", ".join(str(known[number]) for number in sorted(known))
         others = sum(who not in self.names for who in ordinals)

@@ -1,4 +1,4 @@
-"""LatencyPanel: shows percentiles of the last minute, and how they moved."""
+"""LatencyPanel: percentiles of the last minute, and their course."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _MIN_LABEL_WIDTH = 6
 _FIGURE_WIDTH = 6
 _FIGURE_LINES = 6
 _MIN_CHART = 3
-_MIN_NAMED_CHART = 4  # A lower one has no line that names it: the cursor is on its latency.
+_MIN_NAMED_CHART = 4  # A lower one has no line with its name: the cursor is on its latency.
 _CHART = 9
 _SPREAD_WIDTH = 32
 NAMES = ("TTFT", "TPOT", "ITL", "queue")
 SPANS = (60.0, 120.0, 300.0, 600.0)
-_ZOOMED_SPANS = 2  # A panel that has the whole screen shows a time so many places further on.
+_ZOOMED_SPANS = 2  # A panel that fills the screen shows a time span so many places further on.
 
 
 class LatencyPanel(Panel, can_focus=True):
-    """Median and 99th percentile of each latency. Below, as far as there is room, how the one that
-    was chosen moved and how its samples are spread, in a large panel all of them.
+    """Median and 99th percentile of each latency. Below, as far as there is space, the course and
+    the spread of the chosen one, in a large panel of all.
 
     TTFT and TPOT are judged by their targets.
     """
@@ -87,7 +87,7 @@ class LatencyPanel(Panel, can_focus=True):
         """Show the newest distributions.
 
         Args:
-            marks: changes of knobs, the oldest first.
+            marks: changes of knobs, oldest first.
         """
         self._latency, self._totals, self._goodput = latency, totals, goodput
         self._marks = marks
@@ -111,7 +111,7 @@ class LatencyPanel(Panel, can_focus=True):
         return f"Latency{window} · good {percent(good.share)}{late}"
 
     def footer(self) -> str:
-        """What the words mean, while the panel has the focus."""
+        """The meanings of the words, while the panel has the focus."""
         return gloss(NAMES[self.chosen], "p99", "good") if self.has_focus else ""
 
     def body(self, width: int, height: int) -> list[Line]:
@@ -127,10 +127,10 @@ class LatencyPanel(Panel, can_focus=True):
         return lines
 
     def _figures(self, width: int, height: int) -> list[Line]:
-        """The table, with a head and the counters if there is room."""
+        """The table, with a head and the counters if they fit."""
         palette = self.palette
-        # A number must not be cut, for it would be another number. So the count of samples gives
-        # way first, then labels, then the median.
+        # A number must not be cut, because it would become another number. So the count of samples
+        # is dropped first, then labels, then the median.
         counted = width >= _LABEL_WIDTH + 3 * _FIGURE_WIDTH
         both = width >= _MIN_LABEL_WIDTH + 2 * _FIGURE_WIDTH
         room = width - (3 if counted else 2 if both else 1) * _FIGURE_WIDTH
@@ -165,8 +165,7 @@ class LatencyPanel(Panel, can_focus=True):
         return lines
 
     def _charts(self, which: int, width: int, height: int) -> list[Line]:
-        """A latency over time, and its spread beside or below it, with a line that says so where
-        there is room."""
+        """A latency over time, and its spread beside or below it, with a heading if it fits."""
         assert self._latency is not None
         name, target = NAMES[which], self._target(NAMES[which])
         samples = self._latency.samples.get(name.lower())
@@ -185,7 +184,7 @@ class LatencyPanel(Panel, can_focus=True):
             said.add("  ", self.palette.text).add(f"{name} · samples by time", self.palette.muted)
         head = [said] if height >= _MIN_NAMED_CHART else []
         if not values:
-            # The TPOT above is of those that run, too.
+            # The TPOT above also includes running requests.
             runs = name == "TPOT" and self._distribution(which).count
             why = f"no reply has ended in {lasting(span)}" if runs else "no sample"
             head = [self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)]
@@ -206,7 +205,7 @@ class LatencyPanel(Panel, can_focus=True):
         return [*head, *lines]
 
     def _beside(self, left: Line, right: Line | None, width: int) -> Line:
-        """Two lines as one, the right one at the right end."""
+        """Two lines as one, with the right one aligned right."""
         blank, room = self.palette.text, width - _SPREAD_WIDTH
         line = (
             self.line(width).extend(left.segments, room - 2 - left.room).pad(blank, _SPREAD_WIDTH)
@@ -224,13 +223,13 @@ class LatencyPanel(Panel, can_focus=True):
         return (view.ttft, view.tpot, view.itl, view.queue)[place]
 
     def _target(self, name: str) -> float | None:
-        """The most that a latency may be to count as good, in seconds."""
+        """The upper limit of a good latency, in seconds."""
         good = self._goodput
         return {"TTFT": good.ttft_target, "TPOT": good.tpot_target}.get(name) if good else None
 
     def _styles(self, name: str, of: Distribution) -> tuple[Style, Style]:
-        """The styles of median and 99th percentile. If the latter is above the target, it is shown
-        as a warning; if the median is, it is shown as bad."""
+        """The styles of median and 99th percentile. If the latter is above the target, it is a
+        warning; if the median is, it is bad."""
         palette, target = self.palette, self._target(name)
         if target is None:
             return palette.text, palette.strong
@@ -242,7 +241,7 @@ class LatencyPanel(Panel, can_focus=True):
 def _worst(
     times: Sequence[float], values: Sequence[float], seconds: float
 ) -> list[tuple[float, float]]:
-    """The 99th percentile of each stretch of so many seconds that has samples, at its last one."""
+    """The 99th percentile of each segment of so many seconds that has samples, at its last one."""
     points: list[tuple[float, float]] = []
     first = 0
     for place in range(1, len(times) + 1):

@@ -1,4 +1,4 @@
-"""ListCursor: which item of a list the keys act on."""
+"""ListCursor: the item of a list that the keys act on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class ListCursor(Generic[Item]):
     """A cursor that stays on its item when items come, go or move.
 
     Args:
-        key_of: gives the key by which an item is known.
-        start: the cursor's place while it has not been put on an item: 0, or -1 for being on none.
+        key_of: returns the key that identifies an item.
+        start: the cursor's place while it has not been put on an item: 0, or -1 for none.
 
     Attributes:
-        items: the items as they stand now.
-        key: the key of the item that the cursor was put on; None at the start.
+        items: the current items.
+        key: the key of the item under the cursor; None at the start.
     """
 
     def __init__(self, key_of: Callable[[Item], Hashable], start: int = 0) -> None:
@@ -37,7 +37,7 @@ class ListCursor(Generic[Item]):
         return self.items[place] if 0 <= place < len(self.items) else None
 
     def go_to(self, place: int) -> bool:
-        """Go to a place, or as far as the items go; returns whether the cursor is on another item
+        """Move to a place, clamped to the items; returns whether the cursor is on another item
         now."""
         if not self.items:
             return False

@@ -1,4 +1,4 @@
-"""LogLine: one line of the event log, and the lines that a step or a change of knobs is worth."""
+"""LogLine: one line of the event log, and the lines for a step or a change of knobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from widgets.figures import change_text, count
 
 
 class Level(IntEnum):
-    """How much a line matters, in rising order."""
+    """The level of a line, in rising order."""
 
     DEBUG = 0
     INFO = 1
@@ -27,9 +27,9 @@ class LogLine:
 
     Attributes:
         time: when it happened, in seconds since the epoch.
-        source: the part of the program that says it: sched, cache, knob, mqtt, ...
-        request_id, chat: what it is about, to go there: a request, and the id of its chat; empty
-            where it is about none.
+        source: the part of the program that logs it: sched, cache, knob, mqtt, ...
+        request_id, chat: the event's request, and the id of its chat, as links; empty if there is
+            none.
     """
 
     time: float
@@ -41,7 +41,7 @@ class LogLine:
 
 
 class Subject(NamedTuple):
-    """The chat of a request, as a line names it, and its id; that is empty if there is none."""
+    """The chat of a request, as shown in a line, and its id; empty if there is none."""
 
     name: str
     chat: str = ""
@@ -52,12 +52,12 @@ def engine_events(
 ) -> list[LogLine]:
     """The events of one step.
 
-    Evictions are told only at the level of debugging: a pool under pressure has some in every step,
-    and 50 lines a second would push out everything else.
+    Evictions are only logged at debug level: a pool under pressure has some in every step, and 50
+    lines a second would push out everything else.
 
     Args:
         epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
-        of: gives the chat of a request.
+        of: returns the chat of a request.
     """
     lines = []
 
@@ -82,7 +82,7 @@ def engine_events(
         say(Level.DEBUG, "cache", f"evict {count(evicted)} cached blk", record.start)
     if record.admitted:
         hit, queried = record.prefix_hit_tokens, record.prefix_queried_tokens
-        # A request that comes back after a preemption is not looked up in the prefix cache again.
+        # A request that resumes after a preemption is not looked up in the prefix cache again.
         back = f"{count(record.swapped_in_blocks)} blk from host memory" if record.restored else ""
         tokens = f"{count(queried)} tok, {count(hit)} cached" if queried else back or "recompute"
         if queried and back:
@@ -101,7 +101,7 @@ def engine_events(
 
 
 def knob_event(change: KnobChange, epoch: float = 0.0) -> LogLine:
-    """The line of a change of knobs; for `epoch`, see `engine_events`."""
+    """The log line of a change of knobs; for `epoch`, see `engine_events`."""
     undo = "undo: " if change.undoes else ""
     text = f"{undo}{change_text(change)} by {change.who}"
     level = Level.ERROR if is_fallback(change) else Level.INFO

@@ -1,4 +1,4 @@
-"""LogPanel: shows what happened, line by line."""
+"""LogPanel: the log of events, line by line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from widgets.panels.scroll_panel import ScrollPanel, list_keys
 
 CAPACITY = 1000
 
-# The cells of time, level and source, and how many the text needs beside them.
+# The cells of time, level and source, and the minimum for the text beside them.
 _LEADS = (((9, 2, 7), 40), ((9, 2, 0), 24), ((0, 2, 0), 20), ((0, 0, 0), 0))
 
 
 class _Row(NamedTuple):
-    """A row of the panel, which shows an event or a piece of one."""
+    """A row of the panel with an event or a piece of one."""
 
     event: int
     piece: int
@@ -63,7 +63,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         self._cursor: int | None = None  # the number of an event; None while it follows
 
     def add(self, lines: Iterable[LogLine]) -> None:
-        """Append events, the oldest first."""
+        """Append events, oldest first."""
         for line in lines:
             self._events.append((self._total, line))
             self._total += 1
@@ -78,7 +78,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         self.following = self._cursor is None and self.first >= self.num_rows - self.page
 
     def action_step(self, rows: int) -> None:
-        """Go so many events on. The first step up from the newest takes that one."""
+        """Move by so many events. The first step up from the newest picks that one."""
         numbers = [number for number, line in self._events if line.level >= self.level]
         if not numbers or (self._cursor is None and rows > 0):
             return
@@ -98,12 +98,12 @@ class LogPanel(ScrollPanel, can_focus=True):
 
     @property
     def lines(self) -> list[LogLine]:
-        """The events that are kept, the oldest first."""
+        """The stored events, oldest first."""
         return [line for _, line in self._events]
 
     @property
     def current(self) -> LogLine | None:
-        """The event that the cursor is on; None while it follows the newest."""
+        """The event under the cursor; None while it follows the newest."""
         return next((line for number, line in self._events if number == self._cursor), None)
 
     def action_choose(self) -> None:
@@ -116,7 +116,7 @@ class LogPanel(ScrollPanel, can_focus=True):
             self._pick(self._rows[place].event)
 
     def _pick(self, event: int) -> None:
-        """Put the cursor on an event, and bring all of it into view."""
+        """Put the cursor on an event, and scroll all of it into view."""
         self._cursor = event
         places = [place for place, row in enumerate(self._rows) if row.event == event]
         for place in reversed(places):
@@ -125,7 +125,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def action_level(self) -> None:
-        """Hide one level more, or show all again."""
+        """Hide one more level, or show all again."""
         self.level = Level((self.level + 1) % len(Level))
         self.redraw()
 
@@ -140,7 +140,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         return f"{lines}{self.keys['edge(1)']} to follow"
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # The rows are laid out before the frame is drawn: its edge shows how many there are.
+        # The rows are laid out before the frame is drawn: its edge shows their number.
         self._lay_out(width - 4 if self.framed else width)
         return super().draw(width, height)
 
@@ -151,7 +151,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         return [self._row(row, width) for row in self._rows[self.first : self.first + height]]
 
     def _lay_out(self, width: int) -> None:
-        """Break the events into rows. What is in view stays in view."""
+        """Break the events into rows. The view stays on the same event."""
         anchor = self._rows[self.first][:2] if self._rows and not self.following else None
         self._rows = list(self._pieces(max(width - sum(_lead(width)), 1)))
         if anchor is None:
@@ -189,8 +189,8 @@ class LogPanel(ScrollPanel, can_focus=True):
         return (palette.muted, palette.good, palette.warn, palette.bad)[level]
 
 
-# Breaking takes 20 us for a line, and 100 us for one of 1,000 characters. Each new line has all
-# lines laid out anew.
+# Breaking takes 20 us for a line, and 100 us for one of 1,000 characters. Each new line causes a
+# new layout of all lines.
 @lru_cache(maxsize=2 * CAPACITY)
 def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))

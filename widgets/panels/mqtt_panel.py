@@ -1,4 +1,4 @@
-"""MqttPanel: shows the broker, what comes and goes over it, and the messages that were no use."""
+"""MqttPanel: the broker, the traffic over it, and its bad messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MqttPanel(GatewayPanel[MqttReadings]):
     ]
 
     class ReconnectWanted(Message):
-        """The user asks for a new connection."""
+        """The user wants a new connection."""
 
     def action_reconnect(self) -> None:
         self.post_message(self.ReconnectWanted())

@@ -1,4 +1,4 @@
-"""MqttReadings: the MQTT gateway at one moment, as its panel shows it."""
+"""MqttReadings: the MQTT gateway at one moment, for its panel."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from widgets.panels.gateway_readings import GatewayReadings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttReadings(GatewayReadings):
-    """The gateway and its broker. Messages come and go; the first token counts from publish.
+    """The gateway and its broker. `received` and `sent` count messages; first-token times count
+    from publish.
 
     Attributes:
         protocol: "5" or "3.1.1"; empty while there is no connection.
-        untold: endings that the broker has not taken yet.
+        untold: endings that the broker has not accepted yet.
     """
 
     state: BrokerState

@@ -14,38 +14,38 @@ MIN_FRAME_HEIGHT = 4
 
 
 class Panel(LineView):
-    """Base of the framed views.
+    """Base class of the framed views.
 
     The frame is drawn here and not by CSS: the titles have figures that change all the time, and
-    setting `Widget.border_title` repaints the whole widget. Where there is no room for a frame, the
-    first line is the title and the rest is the body.
+    setting `Widget.border_title` repaints the whole widget. If a frame does not fit, the first line
+    is the title and the rest is the body.
 
     Attributes:
-        keys: the keys that the panel's own texts name, by the actions that they are bound to.
+        keys: the keys in the panel's own texts, by their actions.
     """
 
     KEYS: ClassVar[Mapping[str, str]] = {}
-    """`keys` as long as the user has bound no others."""
+    """The default of `keys`, without the user's own bindings."""
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self.keys = self.KEYS
 
     def hint(self, keys: Mapping[str, str]) -> None:
-        """Set `keys` as they are bound now."""
+        """Set `keys` to the current bindings."""
         self.keys = keys
         self.redraw()
 
     def title(self) -> str:
-        """What the frame says at the top. The part before the first " · " is the panel's name."""
+        """The text at the top of the frame. The part before the first " · " is the panel's name."""
         raise NotImplementedError
 
     def footer(self) -> str:
-        """What the frame says at the bottom, as far as it fits."""
+        """The text at the bottom of the frame, as far as it fits."""
         return ""
 
     def body(self, width: int, height: int) -> list[Line]:
-        """What the frame holds, as at most `height` lines of at most `width` cells."""
+        """The content of the frame, as at most `height` lines of at most `width` cells."""
         raise NotImplementedError
 
     @property
@@ -53,7 +53,7 @@ class Panel(LineView):
         return self.size.width >= MIN_FRAME_WIDTH and self.size.height >= MIN_FRAME_HEIGHT
 
     def thumb(self, height: int) -> range:
-        """The lines of the right edge that show which part of the content is in view."""
+        """The lines of the right edge that mark the visible part of the content."""
         return range(0)
 
     def draw(self, width: int, height: int) -> list[Line]:

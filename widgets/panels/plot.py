@@ -14,14 +14,14 @@ from widgets.line import Line
 from widgets.line_view import LineView
 
 AXIS_WIDTH = 6
-# Between points that are further apart nothing is drawn, for nothing is known.
+# Points further apart are not connected, because the values between them are unknown.
 BRIDGE_SECONDS = 10.0
 # The dots of a braille cell, from the bottom row to the top one, left and right.
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 
 
 def axis_top(peak: float, limit: float = 0.0) -> float:
-    """Where an axis from 0 ends: the next of 1, 2, 5, 10 ... at or above the peak, and above the
+    """The end of an axis from 0: the next of 1, 2, 5, 10 ... at or above the peak, and above the
     limit too unless that would leave the peak in the lowest eighth."""
     reach = max(peak, limit) if peak * 8 >= limit else peak
     if reach <= 0:
@@ -32,15 +32,15 @@ def axis_top(peak: float, limit: float = 0.0) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """What is drawn.
+    """The data of a plot.
 
     Attributes:
-        points: (time, value), the oldest first.
+        points: (time, value), oldest first.
         until: the time at the right end.
-        span: how many seconds there are from the left end to it.
-        target: the value that is to be met; None if there is none.
-        marks: times at which a knob was changed.
-        label: makes text of a value.
+        span: seconds from the left end to the right end.
+        target: the value to meet; None if there is none.
+        marks: times of knob changes.
+        label: formats a value.
     """
 
     points: Sequence[tuple[float, float]]
@@ -51,7 +51,7 @@ class Plot:
     label: Callable[[float], str]
 
     def lines(self, view: LineView, width: int, height: int) -> list[Line]:
-        """The plot in at most `height` lines; the last one is the axis of time."""
+        """The plot in at most `height` lines; the last one is the time axis."""
         columns, rows = max(width - AXIS_WIDTH - 1, 1), max(height - 1, 1)
         top = axis_top(max((v for _, v in self.points), default=0.0), self.target or 0.0)
         cells = self._cells(view, columns, rows, top)
@@ -73,7 +73,7 @@ class Plot:
         return [*lines, axis][:height]
 
     def _tick(self, view: LineView, row: int, rows: int, top: float) -> tuple[str, Style]:
-        """What stands at the axis beside a row: the target, else an end or the middle."""
+        """The axis label beside a row: the target, else an end or the middle."""
         palette = view.palette
         if self.target is not None and self.target <= top:
             at = self._row(self.target, rows, top)
@@ -92,8 +92,8 @@ class Plot:
     def _cells(
         self, view: LineView, columns: int, rows: int, top: float
     ) -> list[list[tuple[str, Style]]]:
-        """The cells, the lowest row first: the line, behind it the target and the marks, or over it
-        the target that is above all of it."""
+        """The cells, lowest row first: the line, behind it the target and the marks, or over it a
+        target that is above the chart."""
         glyphs, palette = view.glyphs, view.palette
         wide, high = (2, 4) if glyphs.unicode else (1, 1)
         masks = [[0] * columns for _ in range(rows)]
@@ -120,13 +120,13 @@ class Plot:
                     cell = " ", palette.text
                 cells[-1].append(cell)
         if self.target is not None and self.target > top and rows > 1:
-            # It is above the chart; where there is one row only, the line needs it.
+            # It is above the chart; with a single row, the line needs it.
             said = f"≤{self.label(self.target)} ↑"[:columns]
             cells[-1][: len(said)] = [(sign, palette.good) for sign in said]
         return cells
 
     def _dots(self, columns: int, rows: int, top: float) -> set[tuple[int, int]]:
-        """The dots of the line, in as many columns and rows of dots, the lowest row is 0."""
+        """The dots of the line, in so many columns and rows of dots; the lowest row is 0."""
         dots: set[tuple[int, int]] = set()
         before: tuple[float, int, int] | None = None
         for time, value in self.points:
@@ -144,8 +144,8 @@ class Plot:
         return dots
 
     def _column(self, time: float, columns: int) -> int:
-        """The column of a moment. Columns begin at multiples of what they show, so that what is
-        drawn moves on as a whole."""
+        """The column of a moment. Columns begin at multiples of their duration, so that the drawing
+        moves as a whole."""
         seconds = self.span / columns
         return math.floor(time / seconds) - math.floor(self.until / seconds) + columns - 1
 

@@ -1,4 +1,4 @@
-"""ScrollPanel: a panel whose content is longer than it is high."""
+"""ScrollPanel: a panel whose content is taller than it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from widgets.panels.panel import Panel
 
 
 def list_keys(name: str, last: str = "Last") -> tuple[BindingType, ...]:
-    """The keys that go through the rows of a panel.
+    """The keys that move through the rows of a panel.
 
     Args:
         name: the first part of their ids.
-        last: what the key End does, in words.
+        last: the label of the End key.
     """
     return (
         Binding("up", "step(-1)", "Up", show=False, id=f"{name}.up"),
@@ -26,10 +26,10 @@ def list_keys(name: str, last: str = "Last") -> tuple[BindingType, ...]:
 
 
 class ScrollPanel(Panel):
-    """Base of the panels that scroll.
+    """Base class of the panels that scroll.
 
-    It is no `ScrollView`, for frame and column heads stand still, and the scroll bar is the right
-    edge of the frame.
+    It is no `ScrollView`, because frame and column heads do not scroll, and the scroll bar is the
+    right edge of the frame.
 
     Attributes:
         first: index of the first row in view.
@@ -39,24 +39,24 @@ class ScrollPanel(Panel):
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         raise NotImplementedError
 
     @property
     def page(self) -> int:
-        """How many rows are in view at once."""
+        """The number of rows in view at once."""
         return max(self.size.height - (2 if self.framed else 1), 0)
 
     def scroll(self, first: int) -> None:
-        """Put row `first` at the top, as far as the rows go."""
+        """Put row `first` at the top, clamped to the rows."""
         self.first = max(0, min(first, self.num_rows - self.page))
 
     def reveal(self, row: int) -> None:
-        """Scroll just as far as is needed to bring `row` into view."""
+        """Scroll just enough to bring `row` into view."""
         self.scroll(max(min(self.first, row), row - self.page + 1))
 
     def action_step(self, rows: int) -> None:
-        """Scroll on by `rows`, as far as they go. Panels with a cursor move that instead."""
+        """Scroll by `rows`, clamped to the rows. Panels with a cursor move that instead."""
         self.scroll(self.first + rows)
         self.redraw()
 
@@ -67,7 +67,7 @@ class ScrollPanel(Panel):
         self.action_step(direction * self.num_rows)
 
     def _rows_of(self, pages: int) -> int:
-        """How many rows so many pages are. Each page begins with the last row of the one before."""
+        """The rows of so many pages. Each page begins with the last row of the previous one."""
         return pages * max(self.page - 1, 1)
 
     def thumb(self, height: int) -> range:

@@ -1,4 +1,4 @@
-"""SessionColumns: the columns of the session table, and which of them fit into a width."""
+"""SessionColumns: the columns of the session table, and the choice of those that fit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Figure:
     Attributes:
         name: the column's head.
         width: in cells.
-        rank: if two columns do not both fit, the one of larger rank is left out.
-        value: gives the figure of a request; None if it has none.
-        text: gives the text of a figure.
-        target: gives the value above which a figure is bad; None if there is no target.
+        rank: if two columns do not both fit, the one with the larger rank is left out.
+        value: returns the figure of a request; None if it has none.
+        text: formats a figure.
+        target: returns the value above which a figure is bad; None without a target.
     """
 
     name: str
@@ -60,14 +60,13 @@ SORTS = (BY_STATE, "ID", "title", "src", *_BY_NAME)
 
 
 def title_of(view: RequestView) -> str:
-    """The title that a person sees. It begins with whoever asked, if that is not the user of the
-    screen."""
+    """The shown title. It begins with the sender, if that is not the user of the screen."""
     origin, title = view.origin, view.origin.title or view.request_id
     return title if origin.source == "screen" else f"@{origin.user} {title}"
 
 
 def sort_key(row: ChatRow, column: str) -> tuple[bool, float | str, int]:
-    """The key by which `column` is sorted. Its first part says whether the row has no value: such
+    """The sort key of a row for `column`. Its first part says whether the row has no value: such
     rows come last in either order."""
     number = row.name.number
     if column in _BY_NAME:
@@ -84,8 +83,8 @@ class SessionColumns:
     Attributes:
         title, source, state: the widths of these columns in cells; 0 if a column is left out.
         figures: the columns of figures that fit.
-        note: the width in cells of the column that says why a request waits or how it failed. If it
-            is 0, that is written over the figures.
+        note: the width in cells of the column for why a request waits or how it failed. If it is 0,
+            the note is written over the figures.
     """
 
     title: int
@@ -107,7 +106,7 @@ class SessionColumns:
             spare = 0
             if rank >= LATE_RANK:  # Such a column must leave the beginning of a title.
                 spare = LATE_TITLE_WIDTH - MIN_TITLE_WIDTH
-            if rank > SOURCE_RANK:  # And these must not shorten titles or the reasons for waiting.
+            if rank > SOURCE_RANK:  # And these must not shorten titles or notes.
                 spare = MAX_TITLE_WIDTH - MIN_TITLE_WIDTH + MAX_NOTE_WIDTH
             if cells + spare >= room:
                 break

@@ -1,4 +1,4 @@
-"""SessionTable: shows every chat with its newest request, sorted and filtered."""
+"""SessionTable: every chat with its newest request, sorted and filtered."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     ]
 
     class Highlighted(Message):
-        """The cursor went to another chat."""
+        """The cursor moved to another chat."""
 
         def __init__(self, row: ChatRow) -> None:
             super().__init__()
@@ -85,9 +85,9 @@ class SessionTable(ScrollPanel, can_focus=True):
         """Show these chats.
 
         Args:
-            chats: in the order that sorting by state gives them.
-            goodput: has the targets by which figures are judged.
-            paused: whether the engine is paused, so that what runs stands still.
+            chats: in the order for sorting by state.
+            goodput: has the targets for the figures.
+            paused: whether the engine is paused, so that running requests stand still.
         """
         self._chats = chats
         self._goodput, self._paused = goodput, paused
@@ -96,18 +96,18 @@ class SessionTable(ScrollPanel, can_focus=True):
             self.redraw()
 
     def set_filter(self, text: str) -> None:
-        """Show only the rows that contain every word of `text`, in whatever case."""
+        """Show only the rows with every word of `text`, ignoring case."""
         self.filter = text
         self._rearrange()
 
     @property
     def cursor(self) -> int:
-        """Index of the row that the cursor is on."""
+        """Index of the row under the cursor."""
         return self._cursor.place
 
     @property
     def current(self) -> ChatRow | None:
-        """The chat that the cursor is on."""
+        """The chat under the cursor."""
         return self._cursor.item
 
     @property
@@ -144,7 +144,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self.set_filter("")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # Where there is no filter, Esc is the screen's.
+        # Without a filter, Esc is the screen's.
         return bool(self.filter) if action == "clear" else super().check_action(action, parameters)
 
     def compose(self) -> ComposeResult:
@@ -153,7 +153,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     def redraw(self) -> None:
         super().redraw()
         if self._field.is_open:
-            # It stands after the slash of the title, whose count of rows changes with the text.
+            # It follows the slash in the title, whose count of rows changes with the text.
             x = (3 if self.framed else 0) + len(self._title_head())
             self._field.place(x, 0, min(cell_len(self.filter) + 1, self._filter_room))
 
@@ -179,7 +179,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         return f"{self._title_head()}{text or 'filter'} · {sort}"
 
     def footer(self) -> str:
-        """The row under the cursor in full, with what the columns may have cut off."""
+        """The row under the cursor in full, including text that columns may have truncated."""
         return self.current.in_full if self.current else ""
 
     def body(self, width: int, height: int) -> list[Line]:
@@ -196,13 +196,13 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     @property
     def _details(self) -> list[str]:
-        """Why the request under the cursor waits or how it failed, in lines of its own where its
-        row has no room for all of it."""
+        """Why the request under the cursor waits or how it failed, in separate lines if it does not
+        fit into its row."""
         note = self.current.note if self.current else ""
         if not note or cell_len(note) <= self._columns.note:
             return []
         lines = textwrap.wrap(note, max(self.size.width - (4 if self.framed else 0), 1))
-        # Not in so little room that the rows would go for it.
+        # Not if they would take too many rows.
         return lines if len(lines) <= (self.size.height - 4) // 2 else []
 
     @property
@@ -210,7 +210,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         return SessionColumns.within(self.size.width - (4 if self.framed else 0))
 
     def _title_head(self) -> str:
-        """The part of the title that stands before the filter."""
+        """The part of the title before the filter."""
         shown, total = self.num_rows, len(self._chats)
         theirs = sum(row.name.number.theirs for row in self._chats)
         number = f"{count(shown)} of {count(total)}"
@@ -220,7 +220,7 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     @property
     def _filter_room(self) -> int:
-        """How many cells the title has for the filter while it is typed, with nothing after it."""
+        """The cells of the title for the filter during typing, with nothing after it."""
         return max(self.size.width - (5 if self.framed else 0) - len(self._title_head()), 1)
 
     def _typed(self) -> None:
@@ -235,7 +235,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._rearrange()
 
     def _rearrange(self) -> None:
-        """Arrange the rows as the user wants them now, with the cursor in view."""
+        """Filter and sort the rows again, with the cursor in view."""
         self._arrange()
         self.reveal(self.cursor)
         self.redraw()
@@ -313,7 +313,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         return line.pad(gap)
 
     def _priority(self, view: RequestView) -> str:
-        """What stands before the title if the request has another priority than 0."""
+        """The mark before the title if the request has another priority than 0."""
         if not view.priority:
             return ""
         arrow = self.glyphs.up if view.priority > 0 else self.glyphs.down

@@ -1,4 +1,4 @@
-"""Spread: how many samples fell into which range, as bars."""
+"""Spread: how many samples fall into each range, as bars."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _COUNT_WIDTH = 5
 
 
 def ranges(values: Sequence[float], limit: int) -> list[tuple[float, int]]:
-    """Upper ends of at most `limit` ranges, at 1, 2, 5, 10 ..., and how many values each holds. The
-    first one holds all that is below."""
+    """Upper ends of at most `limit` ranges, at 1, 2, 5, 10 ..., and the number of values in each.
+    The first one includes all below it."""
     if not values or limit <= 0:
         return []
     edges = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 5)]
-    # A difference of two times is not to be above an edge by what rounding added to it.
+    # A difference of two times must not exceed an edge by a rounding error.
     places = [bisect_left(edges, value * (1 - 1e-9)) for value in values]
     last = min(max(places), len(edges) - 1)
     first = max(min(*places, last), last - limit + 1)
@@ -32,8 +32,8 @@ def ranges(values: Sequence[float], limit: int) -> list[tuple[float, int]]:
 def spread(
     view: LineView, values: Sequence[float], target: float | None, width: int, height: int
 ) -> list[Line]:
-    """A bar for each range of seconds, the shortest times first. Ranges that are beyond the target
-    are coloured."""
+    """A bar for each range of seconds, shortest times first. Ranges beyond the target are
+    coloured."""
     palette, lines = view.palette, []
     found = ranges(values, height)
     most = max((number for _, number in found), default=0)
