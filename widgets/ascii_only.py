@@ -1,4 +1,4 @@
-"""AsciiOnly: draws in ASCII what Textual's own widgets draw otherwise."""
+"""AsciiOnly: replaces the non-ASCII drawing of Textual's own widgets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-# Views of ours have their own glyphs; these are of dialogs, scrollbars, toasts and palette. What
-# people write in other scripts stays as it is.
+# Our own views have their own glyphs; these are of dialogs, scrollbars, toasts and palette. Text in
+# other scripts stays as it is.
 _PLAIN = str.maketrans(
     dict(zip("–—·…×≤µ‘’“”•←→↑↓‹›⏎⎵▸", "---~x<u''\"\"*<>^v<><_>", strict=True))
     | dict.fromkeys("─━▁▂▔▀▄═", "-")
@@ -19,7 +19,7 @@ _PLAIN = str.maketrans(
 
 
 class AsciiOnly(LineFilter):
-    """Puts ASCII in the place of lines, bars, arrows and typographic signs."""
+    """Replaces lines, bars, arrows and typographic signs by ASCII."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [

@@ -1,4 +1,4 @@
-"""ChatName: a chat's number and title, as lines of text have them."""
+"""ChatName: a chat's number and title, for lines of text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TITLE_WIDTH = 24
 
 @dataclass(frozen=True, slots=True)
 class ChatName:
-    """What a chat is called on the screen.
+    """A chat's name on the screen.
 
     Attributes:
-        title: as a person sees it; it begins with whoever holds the chat, if that is not the user.
+        title: as shown; it begins with the chat's owner, if that is not the user.
     """
 
     number: ChatNumber

@@ -1,4 +1,4 @@
-"""ChatNumber: by what a chat is called on the screen, wherever it is shown."""
+"""ChatNumber: a chat's number, the same everywhere on the screen."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
 class ChatNumber:
     """The number of a chat on its tab, in the sidebar, in the table, on the KV map and in the log.
 
-    A chat of the user has a number for as long as it exists. A chat that others hold, and a
-    request that belongs to no chat, are counted apart, and have capital letters for numbers, so
-    that the two never collide: A to Z, then AA and so on. Its colour is `Palette.owner`.
+    A chat of the user has a number for as long as it exists. Chats of others, and requests without
+    a chat, are counted separately, and have capital letters for numbers, so that the two never
+    collide: A to Z, then AA and so on. Its colour is `Palette.owner`.
 
-    It is a type of its own and no `int`, so that it is not taken for an ordinal. Those are numbers
-    of requests, by the engine, which knows no chats.
+    It is a separate type and no `int`, so that it is not confused with an ordinal. Those are the
+    engine's numbers of requests; the engine knows no chats.
 
     Attributes:
         value: counts from 1.
-        theirs: whether the chat is held elsewhere than on this screen.
+        theirs: whether the chat belongs to another front end than this screen.
     """
 
     value: int
@@ -33,8 +33,8 @@ class ChatNumber:
 
     @property
     def letter(self) -> str:
-        """The chat's sign in one cell of the KV map: 1 to 9, a to z, then from 1 again; of a chat
-        that is held elsewhere the last letter of its number."""
+        """The chat's sign in one cell of the KV map: 1 to 9, a to z, then from 1 again; for a chat
+        of another front end the last letter of its number."""
         signs = ascii_uppercase if self.theirs else LETTERS
         return signs[(self.value - 1) % len(signs)]
 

@@ -1,16 +1,17 @@
-"""Figures: numbers and settings as short text. A dash stands for what is not known.
+"""Figures: numbers and settings as short text. A dash means unknown.
 
-One rule holds wherever a person reads a quantity, in panels, tables, notes and after `tui ask`:
+These rules hold for every quantity that people read, in panels, tables, notes and after `tui ask`:
 
-- times have their unit beside them and two or three digits, 2.0ms too: ms below a second, s below
-  a minute, then minutes, hours and days (`duration`); how long a state has lasted, and how long a
-  time is looked at, is in whole seconds (`lasting`);
-- counts of tokens, blocks and requests are whole, with commas, where there is room (`count`), else
-  of two or three digits with k, M, G (`compact`); a rate is such a count and "tok/s";
-- bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`, or `fine_percent` where the
-  last percent counts).
+- times have their unit beside them and two or three digits, also 2.0ms: ms below a second, s below
+  a minute, then minutes, hours and days (`duration`); the age of a state, and the length of a time
+  window, is in whole seconds (`lasting`);
+- counts of tokens, blocks and requests are whole, with commas, if they fit (`count`), else of two
+  or three digits with k, M, G (`compact`); a rate is such a count and "tok/s";
+- bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`, or `fine_percent` if the last
+  percent counts).
 
-What programs read (--json, MQTT, the rows of `tui bench`) has one unit for all, named beside it.
+Output for programs (--json, MQTT, the rows of `tui bench`) has one unit throughout, named beside
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def count(number: int | None) -> str:
 
 
 def counted(number: int, one: str) -> str:
-    """How many of a thing there are: 1 chat, 1,284 chats; `one` has the word for one of them."""
+    """A count with its noun: 1 chat, 1,284 chats; `one` is the singular."""
     return f"{count(number)} {one}" if number == 1 else f"{count(number)} {one}s"
 
 
@@ -53,7 +54,7 @@ def compact(number: float | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """A time in at most five characters: 0.4ms, 2.0ms, 21ms, 184ms, 1.23s, 13.8s, 3m04s, 12m,
-    2h14m. How many decimals it has goes by its size alone, so that a column of them is one."""
+    2h14m. Its number of decimals depends on its size alone, so that columns of them are uniform."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     if seconds < 0.00995:
@@ -73,16 +74,16 @@ def duration(seconds: float | None) -> str:
 
 
 def lasting(seconds: float | None) -> str:
-    """How long something has been so, in whole seconds below a minute: 0s, 54s, 3m04s. It is read
-    as it grows, and parts of a second would never stand still."""
+    """The age of a state, in whole seconds below a minute: 0s, 54s, 3m04s. It is read while it
+    grows, and fractions of a second would never stand still."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     return f"{int(seconds)}s" if seconds < 60 else duration(int(seconds))
 
 
 def percent(share: float | None) -> str:
-    """A share in percent: 0.71 becomes 71%. What is small but not nothing becomes <1%, and what is
-    not quite all never becomes 100%."""
+    """A share in percent: 0.71 becomes 71%. Small but positive shares become <1%, and nearly
+    complete ones never become 100%."""
     if share is None or not math.isfinite(share):
         return UNKNOWN
     if 0 < share < 0.01:
@@ -93,8 +94,8 @@ def percent(share: float | None) -> str:
 
 
 def fine_percent(share: float) -> str:
-    """A share of which the last percent counts, with a decimal: 98.9%. What is not quite all never
-    becomes 100%."""
+    """A share whose last percent counts, with a decimal: 98.9%. Nearly complete ones never become
+    100%."""
     tenths = min(round(share * 1000), 999) if share < 1 else 1000
     return f"{tenths / 10:.1f}".removesuffix(".0") + "%"
 
@@ -126,7 +127,7 @@ def size(number: float | None) -> str:
 
 def size_of(part: float | None, whole: float | None) -> str:
     """Two numbers of bytes, a part and the whole, in one unit: 117/381 MiB, 3.1/15 GiB. The part
-    has a decimal where the whole has one: 6.0/23.5 GiB."""
+    has a decimal if the whole has one: 6.0/23.5 GiB."""
     if part is None or whole is None or not math.isfinite(part + whole):
         return UNKNOWN
     scale, unit = _unit(whole)
@@ -141,8 +142,8 @@ def time_of_day(seconds: float) -> str:
 
 
 def day_and_time(seconds: float, today: date) -> str:
-    """A time in seconds since the epoch as local time, with its day where that is not today:
-    14:02, 12 Mar 14:02, 12 Mar 2024 14:02."""
+    """A time in seconds since the epoch as local time, with its day if that is not today: 14:02, 12
+    Mar 14:02, 12 Mar 2024 14:02."""
     moment = datetime.fromtimestamp(seconds)
     if moment.date() == today:
         return f"{moment:%H:%M}"
@@ -156,7 +157,7 @@ def setting(value: object) -> str:
 
 
 def change_text(change: KnobChange) -> str:
-    """What a change of knobs did: max_num_seqs 8→16, paused false→true. A dash is an empty text."""
+    """A change of knobs as text: max_num_seqs 8→16, paused false→true. A dash is an empty text."""
     return ", ".join(
         f"{name} {setting(before) or UNKNOWN}→{setting(after) or UNKNOWN}"
         for name, (before, after) in change.changed.items()

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 
 def pieces(text: str, width: int) -> Iterator[str]:
-    """`text` broken hard at `width` cells. This is for text that is read character by character."""
+    """`text` broken hard at `width` cells, for text that is read character by character."""
     piece, room = "", width
     for character in text:
         cells = cell_len(character)
@@ -22,7 +22,7 @@ def pieces(text: str, width: int) -> Iterator[str]:
 
 
 def wrap(text: str, width: int) -> Iterator[str]:
-    """`text` broken between words. A word that is wider than `width` cells is broken hard."""
+    """`text` broken between words. A word wider than `width` cells is broken hard."""
     line = ""
     for word in text.split():
         for piece in pieces(word, width):

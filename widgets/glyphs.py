@@ -1,4 +1,4 @@
-"""Glyphs: every character the dashboard draws with, as Unicode and as ASCII."""
+"""Glyphs: every character that the dashboard draws with, as Unicode and as ASCII."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.api.snapshot import RequestView
 
 
 class Mark(StrEnum):
-    """The state of a session. The value is the word that is shown beside its glyph."""
+    """The state of a session. The value is the word shown beside its glyph."""
 
     DECODE = "decode"
     PREFILL = "prefill"
@@ -27,10 +27,10 @@ class Mark(StrEnum):
 
 
 def state_mark(view: RequestView, paused: bool = False) -> Mark:
-    """The mark that shows a request's state.
+    """The mark of a request's state.
 
     Args:
-        paused: whether the engine is paused, so that what runs stands still.
+        paused: whether the engine is paused, so that running requests stand still.
     """
     match view.state:
         case RequestState.WAITING:
@@ -60,28 +60,28 @@ class Glyphs:
         marks: the sign of each state of a session.
         ramp: the levels of a sparkline, from low to high.
         prefill, decode: the levels of a cell of the batch chart, from low to high. The two have
-            different textures, so that they can be told apart without colour.
-        waste: a cell of the batch chart for what a padded batch would compute for nothing.
+            different textures, so that they are distinguishable without colour.
+        waste: a cell of the batch chart for work that a padded batch would do in vain.
         budget: the chart's line of the budget at the bottom, in the middle and at the top of a
             cell.
         tick, tick_head: a line of the batch chart at which a knob changed, and its upper end.
         axis: the axis of the batch chart, beside a label.
-        shared, reserved, pinned, cached, free, unknown: cells of the KV map that show no owner's
+        shared, reserved, pinned, cached, free, unknown: cells of the KV map without an owner's
             letter.
-        part: the cell of the map that has blocks of several states, by the share of the one that it
+        part: a cell of the map with blocks of several states, by the share of the state that it
             shows, from low to high.
         bar, rest: the filled and the empty part of a meter.
-        less, more: what a knob is turned by, left and right of its value.
-        cursor: stands before the row that the cursor is on.
-        edge: stands before each row of the current message.
-        folded, unfolded: stand before a part of a message that is shown on demand.
-        call, answer: stand before the call of a tool, and before what it gave.
-        attachment: stands before the name of an attachment.
-        up, down: how a column is sorted, and whether a priority is above or below 0.
-        divider: stands between the parts of a line.
+        less, more: the arrows that change a knob, left and right of its value.
+        cursor: precedes the row with the cursor.
+        edge: precedes each row of the current message.
+        folded, unfolded: precede a foldable part of a message.
+        call, answer: precede a tool call, and a tool result.
+        attachment: precedes the name of an attachment.
+        up, down: the sort order of a column, and whether a priority is above or below 0.
+        divider: separates the parts of a line.
         frame, focused: corners and edges of a panel, without and with the focus. They differ so
             that the focus shows without colour.
-        thumb: the part of a panel's right edge that shows what is in view.
+        thumb: the part of a panel's right edge that shows the position of the view.
     """
 
     unicode: bool

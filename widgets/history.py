@@ -9,7 +9,7 @@ CAPACITY = 120
 
 
 class History:
-    """At most `CAPACITY` values, the newest last."""
+    """At most `CAPACITY` values, newest last."""
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=CAPACITY)
@@ -19,8 +19,7 @@ class History:
         self._values.append(math.nan if value is None else value)
 
     def sparkline(self, ramp: str, width: int) -> str:
-        """The newest values in exactly `width` cells. The scale goes from 0 to the largest of
-        them."""
+        """The newest values in exactly `width` cells, scaled from 0 to their maximum."""
         values = list(self._values)[-width:] if width > 0 else []
         top = max((v for v in values if math.isfinite(v)), default=0.0)
         return "".join(_cell(v, top, ramp) for v in values).rjust(width)

@@ -1,4 +1,4 @@
-"""Key order: lets keys and text take effect in the order in which they were typed."""
+"""Key order: makes keys and text take effect in the order in which they were typed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from textual.widget import Widget
 
 
 async def run_bound(widget: Widget, event: events.Key) -> None:
-    """Run at once what a key is bound to, unless the key is text. The `on_key` of text widgets
-    calls this.
+    """Run a key's binding at once, unless the key is text. The `on_key` of text widgets calls this.
 
     Textual runs bindings from the app's queue, while characters wait in the widget's own queue. If
     keys came faster than the screen is painted, Enter would overtake the text before it.
@@ -22,4 +21,4 @@ async def run_bound(widget: Widget, event: events.Key) -> None:
         event.stop()
         event.prevent_default()
     elif event.is_printable:
-        event.prevent_default()  # It is no text, though nothing be bound to it now.
+        event.prevent_default()  # It is not text, even if it has no binding now.

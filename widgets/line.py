@@ -1,4 +1,4 @@
-"""Line: one line of a view while it is written."""
+"""Line: one line of a view while it is being written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from widgets.glyphs import Glyphs
 
 
 class Line:
-    """Styled text that is written from left to right, never more than `width` cells of it.
+    """Styled text that is appended from left to right, up to `width` cells.
 
     Attributes:
         room: how many cells are still free.
-        segments: what was written so far.
+        segments: the text so far.
     """
 
     __slots__ = ("glyphs", "room", "segments")
@@ -35,7 +35,7 @@ class Line:
     def cell(
         self, text: str, width: int, style: Style, align: Literal["left", "right"] = "left"
     ) -> Self:
-        """Append `text` in exactly `width` cells. A text that does not fit is cut, and ends in an
+        """Append `text` in exactly `width` cells. A text that is too long is cut, and ends in an
         ellipsis."""
         text = self.glyphs.fit(text)
         length = cell_len(text)
@@ -46,7 +46,7 @@ class Line:
         return self._append(pad + text if align == "right" else text + pad, width, style)
 
     def extend(self, segments: Iterable[Segment], width: int) -> Self:
-        """Append segments that are drawn already. They are `width` cells wide in all, and fit."""
+        """Append segments that are drawn already. They are `width` cells wide in total, and fit."""
         self.segments.extend(segments)
         self.room -= width
         return self
@@ -67,7 +67,7 @@ class Line:
 
 
 def shorten_parts(text: str, width: int) -> str:
-    """`text` in at most `width` cells. Its parts are divided by " · ", and the last ones are left
+    """`text` in at most `width` cells. Its parts are separated by " · ", and the last ones are left
     out if they do not fit; a single part is cut."""
     while cell_len(text) > width and " · " in text:
         text = text.rpartition(" · ")[0]
@@ -75,8 +75,8 @@ def shorten_parts(text: str, width: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` cells, with an ellipsis where it was cut, and one only if a part of
-    it was cut there before."""
+    """`text` in at most `width` cells, with a single ellipsis if it is cut, even if it ended in one
+    before."""
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1).rstrip().rstrip("…") + "…" if width > 0 else ""

@@ -17,16 +17,16 @@ from widgets.palette import MIN_CONTRAST, Palette
 
 
 class LineView(Widget):
-    """Base of the dashboard's views, on Textual's line API.
+    """Base class of the dashboard's views, on Textual's line API.
 
-    A view keeps the data that it was last shown, and draws it as a list of lines. A new drawing is
+    A view stores the data that it shows, and draws them as a list of lines. A new drawing is
     compared with the one on the screen, and only the parts of lines that differ are repainted. A
-    view that is not on the screen keeps its data and draws nothing.
+    view that is not on the screen stores its data and draws nothing.
     """
 
     GLOSS: ClassVar[Mapping[str, str]] = {}
-    """What the words mean that stand in the view. Help has them, and whatever shows a word's
-    meaning while the view has the focus."""
+    """The meanings of words in the view. The help has them, and so has the line that explains a
+    word while the view has the focus."""
 
     ALLOW_SELECT = False
 
@@ -59,7 +59,7 @@ class LineView(Widget):
         return Line(width, self.glyphs)
 
     def redraw(self) -> None:
-        """Bring the screen up to date with the data."""
+        """Update the screen to the data."""
         self._outdated = True
         if not self._is_seen:
             return
@@ -77,7 +77,7 @@ class LineView(Widget):
             self.refresh(*changed)
 
     def is_other(self, *shown: object) -> bool:
-        """Whether this, which is shown now, differs from what was shown before."""
+        """Whether these values differ from those of the previous call."""
         before, self._shown = self._shown, shown
         return shown != before
 
@@ -85,7 +85,7 @@ class LineView(Widget):
     def _is_seen(self) -> bool:
         if not self.is_mounted or not self.is_on_screen:
             return False
-        # Textual counts the screen below the top one as current, even where that covers it.
+        # Textual counts the screen below the top one as current, even if that covers it.
         screen = self.screen
         return screen.is_active or (screen.is_current and self.app.screen.is_modal)
 
@@ -108,7 +108,7 @@ class LineView(Widget):
         self.redraw()
 
     def _update(self) -> None:
-        """Draw, and keep the strips of lines that have not changed."""
+        """Draw, and reuse the strips of unchanged lines."""
         width, height = self.size
         lines = self.draw(width, height)[:height] if width and height else []
         lines += [self.line(width) for _ in range(height - len(lines))]
@@ -135,7 +135,7 @@ def _difference(old: Strip, new: Strip, y: int) -> Region:
 
 
 def _common_cells(one: list[Segment], other: list[Segment]) -> int:
-    """How many cells the segments have with which both lines begin."""
+    """The width in cells of the common leading segments."""
     cells = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -1,4 +1,4 @@
-"""Off path: what of a model our kernels do not compute, and what that costs, in words."""
+"""Off path: the operations of a model that our kernels do not compute, and their cost, in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from widgets.figures import count, counted, percent
 
 
 def briefly(card: ModelCard) -> str:
-    """In a word or two: 2 ops off kernels, or off kernels if all are; empty if none is."""
+    """In a word or two: 2 ops off kernels, or off kernels if all are; empty if there are none."""
     if card.off_kernels:
         return "off kernels"
     number = card.num_off_path
@@ -15,7 +15,7 @@ def briefly(card: ModelCard) -> str:
 
 
 def in_a_word(card: ModelCard) -> str:
-    """As `briefly`, where there is little room: 2 ops off."""
+    """As `briefly`, for narrow spaces: 2 ops off."""
     return briefly(card) if card.off_kernels else briefly(card).removesuffix(" kernels")
 
 
@@ -30,12 +30,12 @@ def in_full(card: ModelCard) -> str:
 
 
 def kind(operations: OffPath) -> str:
-    """Which operations these are: linear of 576 columns."""
+    """The kind of operation: linear of 576 columns."""
     return f"{operations.name} of {count(operations.columns)} columns"
 
 
 def cost(operations: OffPath) -> str:
-    """How many they are, and what they take of a step as far as that was measured."""
+    """The number of operations, and their share of a step if that was measured."""
     number = counted(operations.count, "operation")
     if operations.share is None:
         return number

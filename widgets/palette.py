@@ -1,4 +1,4 @@
-"""Palette: colours by meaning, legible on the background that they stand on."""
+"""Palette: colours by meaning, legible on their background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.color import BLACK, WHITE, Color
 from widgets.chat_number import ChatNumber
 from widgets.glyphs import Mark
 
-# The colours of Okabe and Ito, "Color Universal Design" (2008), can be told apart with any common
+# The colours of Okabe and Ito, "Color Universal Design" (2008), are distinguishable with any common
 # colour blindness.
 ORANGE = Color.parse("#E69F00")
 SKY = Color.parse("#56B4E9")
@@ -23,7 +23,7 @@ BLUE = Color.parse("#0072B2")
 VERMILLION = Color.parse("#D55E00")
 PURPLE = Color.parse("#CC79A7")
 
-# For each colour the nearest of a terminal's own, for themes that use only those.
+# The nearest of a terminal's own colours for each colour, for themes that only use those.
 _ANSI = {
     ORANGE: "yellow",
     SKY: "cyan",
@@ -43,13 +43,13 @@ class Palette:
 
     Attributes:
         muted: for labels.
-        frame: for frames and rulers, which hold no text.
-        strong: for what a reader looks for first.
+        frame: for frames and rulers, which carry no text.
+        strong: for the values that a reader looks for first.
         good, warn, bad: for values below the first threshold, above it, and above the second.
-        cursor: is added to the styles of the row that the cursor is on.
-        owners: the colours of chats, which are repeated. 6 colours and 35 letters have no common
-            factor, so letter and colour together repeat only after 210 chats of the user. Those
-            that others hold have 26 letters, and repeat after 78.
+        cursor: added to the styles of the row with the cursor.
+        owners: the colours of chats, which repeat. 6 colours and 35 letters have no common factor,
+            so letter and colour together repeat only after 210 chats of the user. Chats of others
+            have 26 letters, and repeat after 78.
     """
 
     text: Style
@@ -77,12 +77,12 @@ class Palette:
     @staticmethod
     @lru_cache(maxsize=16)
     def on(base: Style, ansi: bool, mono: bool, least: float = MIN_CONTRAST) -> Palette:
-        """The palette on `base`, which gives foreground and background.
+        """The palette on `base`, which provides foreground and background.
 
         Args:
             ansi: whether to use the terminal's own sixteen colours.
-            mono: whether to use no colour but those of `base`. What is bad is then underlined.
-            least: the contrast that all text has with the background, from 1 to 21.
+            mono: whether to use only the colours of `base`. Bad values are then underlined.
+            least: the minimum contrast of text with the background, from 1 to 21.
         """
         back = BLACK if base.bgcolor is None or ansi else Color.from_rich_color(base.bgcolor)
         fore = WHITE if base.color is None or ansi else Color.from_rich_color(base.color)

@@ -1,4 +1,4 @@
-"""Quantization: how a model's weights are quantized, and what that changed, in words."""
+"""Quantization: how a model's weights are quantized, and the effect of that, in words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def briefly(card: ModelCard) -> str:
 
 
 def shortly(card: ModelCard) -> str:
-    """In a line that has room: int8, 98.9% equal best; empty if no weights are packed."""
+    """For a line with enough space: int8, 98.9% equal best; empty if no weights are packed."""
     share = f", {fine_percent(card.loss.equal_best)} equal best" if card.loss is not None else ""
     return _if_packed(card, f"{_kind(card)}{share}")
 
 
 def in_full(card: ModelCard) -> str:
-    """A clause that says all that is known of it; empty if no weights are packed."""
+    """A clause with all details; empty if no weights are packed."""
     told = f"weights quantized to {card.quantize}"
     if card.packed_as:
         told = f"weights stay packed as {card.packed_as} has them, activations take 15 bits"
@@ -31,7 +31,7 @@ def in_full(card: ModelCard) -> str:
 
 
 def loss_in_full(loss: QuantizationLoss) -> str:
-    """A clause that says what was lost."""
+    """A clause about the loss."""
     return f"{_STAYS} after {_compared(loss)}, divergence {_divergence(loss)} nats a token"
 
 
@@ -53,5 +53,5 @@ def _compared(loss: QuantizationLoss) -> str:
 
 
 def _divergence(loss: QuantizationLoss) -> str:
-    """Two digits that count: 0.0013, 0.41."""
+    """Two significant digits: 0.0013, 0.41."""
     return f"{loss.divergence:.2g}" if loss.divergence >= 1e-4 else "below 0.0001"

@@ -1,4 +1,4 @@
-"""Words: what the words on the dashboard mean that a reader cannot guess."""
+"""Words: the meanings of words on the dashboard that a reader cannot guess."""
 
 from __future__ import annotations
 
