@@ -1,4 +1,4 @@
-"""TokenOutput: what a step gives to a request, still as token ids."""
+"""TokenOutput: the tokens that a step produced for one request, still as ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.api.stream import Usage
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a request ended, and all of its token ids.
+    """The end of a request, and all of its token ids.
 
     Attributes:
         token_ids: prompt and output, which together are the context of the next turn.
@@ -28,14 +28,14 @@ class End:
 
 
 class TokenOutput(NamedTuple):
-    """New token ids of one request, and its end if it ends with them.
+    """New token ids of one request, and its end if they are its last.
 
     It is a tuple, like `engine.batch.plan.Row`, because every step makes one for each sequence.
 
     Attributes:
         logprobs: one for each of `token_ids`; empty if the request asks for none.
-        prompt: tokens of the prompt that follow those that were told before; None if the step told
-            of none.
+        prompt: log-probabilities of prompt tokens, behind those already sent; None if the step
+            found none.
     """
 
     request_id: str

@@ -1,4 +1,4 @@
-"""StepPlan: one step of the batch as plain data, and the two calls of a Runner that computes it."""
+"""StepPlan: one step of the batch as plain data, and the Runner protocol that computes it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NOT_FOLLOWED = -2
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:
-    """A sequence that the runner does not know: just admitted, or again after a preemption.
+    """A sequence new to the runner: just admitted, or again after a preemption.
 
     Attributes:
-        seq: the request's ordinal, which names it for the runner until it is released.
+        seq: the request's ordinal, by which the runner knows the sequence until it is released.
         token_ids: prompt and the outputs so far.
         num_prompt_tokens: how many of `token_ids` are prompt; the rest count for penalties.
         sampling: how to choose its tokens.
         seed: the only source of randomness, together with the output position.
         suppressed: token ids that may not be sampled before `sampling.min_tokens` outputs.
-        block_ids: blocks that it holds already, from the cache, a copy or the host pool; their
+        block_ids: blocks already in its table, from the cache, a copy or the host pool; their
             tokens are computed.
-        grammar: what its output is to follow, from its first token; None if it is free.
-        num_told: how many tokens of the prompt its owner was told the log-probabilities of. Rows
-            tell of those behind them, if `sampling.prompt_logprobs` asks for it.
+        grammar: the grammar of its output, from the first output token; None if there is none.
+        num_told: how many prompt tokens' log-probabilities were already sent. Rows return those of
+            the tokens behind them, if `sampling.prompt_logprobs` is set.
     """
 
     seq: int
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
     seq: int
     start: int
-    count: int  # type: ignore[assignment]  # nobody misses the method of tuples
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     new_blocks: tuple[int, ...]
     samples: bool
     prefill: bool
@@ -65,11 +65,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step computes. The runner does `released`, then `swaps_out`, then `copies`, then
+    """One step of the batch. The runner does `released`, then `swaps_out`, then `copies`, then
     `swaps_in`, then `new`, then `restores`, then `rows`, then `saves`.
 
-    A block of a victim may be given away in the plan that takes it, so it is copied out before
-    anything is written. A source of `copies` may have been given away too, so it is read before
+    A plan may preempt a request and reuse its blocks at once, so they are copied out before
+    anything is written. A source of `copies` may also have a new owner, so it is read before
     `swaps_in` and the rows write.
 
     The runner keeps token ids, block tables and sampling state by `seq`, so that a plan costs
@@ -78,19 +78,19 @@ class StepPlan:
     Attributes:
         step: the step's number, from 1.
         rows: what is computed, decodes first.
-        new: sequences that the runner is to learn before it computes the rows.
-        released: sequences that the runner is to forget, because they ended or were preempted. It
-            forgets them even if the step then fails. A sequence that it never learned, because the
-            step that brought it failed, is no error.
+        new: sequences to add before the rows are computed.
+        released: sequences to remove, because they ended or were preempted, even if the step then
+            fails. One that the runner does not know, because the step that added it failed, is no
+            error.
         copies: (source, target) blocks to copy in every layer before the rows are computed.
-        padding: what a padded batch would compute besides, for nothing: prompts filled up to the
-            longest, and members that have ended. These rows belong to no sequence (`seq` is -1) and
-            have no blocks. A runner does not compute them; one that simulates time may charge them.
+        padding: what a padded batch would compute in vain: prompts padded to the longest, and
+            members that have ended. These rows belong to no sequence (`seq` is -1) and have no
+            blocks. A runner skips them; one that simulates time may charge for them.
         swaps_out: (block, host block) to copy to host memory in every layer.
         swaps_in: (host block, block) to copy back in every layer. The next plan may write to these
             host blocks: a runner copies in the order of the plans.
-        restores: (snapshot, sequence) whose state is to be that of the snapshot.
-        saves: (sequence, snapshot) that is to be the sequence's state after its row.
+        restores: (snapshot, sequence): the snapshot to copy into the sequence's state.
+        saves: (sequence, snapshot): the snapshot to write with the sequence's state after its row.
     """
 
     step: int
@@ -111,17 +111,17 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave.
+    """The result of a step.
 
     Attributes:
         token_ids: the token for each row that samples, in row order. It is `NOT_FINITE` where the
-            logits were not finite, and `NOT_FOLLOWED` where what a grammar allows could not be
-            found out. That ends that request alone.
-        times: where the time went.
-        logprobs: one for each of `token_ids`, None where the row asks for none or has no token;
-            empty when no row asks.
-        prompts: (row, of the tokens of its prompt behind the row's), for each row whose sequence
-            asks for them and was not told all.
+            logits were not finite, and `NOT_FOLLOWED` where the grammar's allowed tokens could not
+            be determined. Only that request ends.
+        times: time spent in each phase.
+        logprobs: one for each of `token_ids`, None where the row needs none or has no token; empty
+            when no row needs any.
+        prompts: (row, log-probabilities of the prompt tokens behind the row's), for each row whose
+            sequence asks for them and has not received all.
     """
 
     token_ids: tuple[int, ...]
@@ -131,23 +131,23 @@ class StepResult:
 
 
 class Runner(Protocol):
-    """Computes plans in the order they are submitted.
+    """Computes plans in the order in which they are submitted.
 
-    `depth` plans may be submitted before the first result is asked for. A runner of depth 1
-    computes in lockstep; with depth 2 planning overlaps with computing.
+    Up to `depth` plans may be submitted before the first result is read. A runner of depth 1
+    computes in lockstep; with depth 2, planning overlaps with computing.
     """
 
     @property
     def depth(self) -> int: ...
 
     def submit(self, plan: StepPlan) -> object:
-        """Start a step; returns the handle that `result` takes."""
+        """Start a step; returns the handle to pass to `result`."""
         ...
 
     def result(self, handle: object) -> StepResult:
         """Wait for a step. Raises what the device raised; the step's sequences are then lost.
 
         Raises:
-            DeviceLostError: `submit` raises it, too.
+            DeviceLostError: `submit` raises it too.
         """
         ...

@@ -1,4 +1,4 @@
-"""Refusal: the line of the log on a request that can never be served."""
+"""Refusal: the log line for a request that can never be served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def tell_refusal(submission: Submission, error: InvalidRequestError) -> None:
-    """Log why a request is refused. The record has its submission, by which a screen names it."""
+    """Log why a request is refused. The record has the submission, for screens to name it."""
     log.warning(
         "refuse request %s of %s: %s",
         submission.request_id,

@@ -22,32 +22,33 @@ class Request:
     `num_tokens` counts it, so that the next step can be planned before this one's token is known.
 
     Attributes:
-        ordinal: number in the order of arrival; of two equals in the queue, the smaller goes first.
+        ordinal: number in the order of arrival; it breaks ties in the queue, smaller first.
         max_output_tokens: `sampling.max_tokens`, or as many as model length and pool leave.
-        fork_of: a live request whose computed tokens this one starts from, as far as both agree.
-        grammar: what the output is to follow; None if it is free.
-        cache_salt: of the prefixes that it finds in the cache, and leaves there.
-        prompt_token_ids, output_token_ids: packed, for a list of Python's integers takes ten times
-            the memory.
-        num_prompt_tokens: how many `prompt_token_ids` there are.
+        fork_of: a live request whose computed tokens this one reuses, as far as both prompts agree.
+        grammar: the grammar of the output; None if there is none.
+        cache_salt: salt of the prefix hashes under which it finds and publishes blocks.
+        prompt_token_ids, output_token_ids: packed, because a list of Python integers takes ten
+            times the memory.
+        num_prompt_tokens: the number of `prompt_token_ids`.
         num_tokens: known tokens and placeholders for those in flight. This and `num_prompt_tokens`
-            are kept as numbers because every step reads them for every sequence.
-        num_committed_tokens: how many of `num_computed_tokens` are of steps that have ended.
+            are stored because every step reads them for every sequence.
+        num_committed_tokens: how many of `num_computed_tokens` were computed by steps that have
+            ended.
         block_table: pool blocks that hold this sequence, in token order.
-        reserved_blocks: blocks set aside for tokens to come, the next one last.
-        host_blocks: blocks of the host pool that hold its computed tokens while it is swapped out,
-            in token order; empty if it is not.
+        reserved_blocks: blocks reserved for later tokens, the next one last.
+        host_blocks: host pool blocks with its computed tokens while it is swapped out, in token
+            order; else empty.
         block_hashes: chained hashes of the full blocks known so far (`engine.cache.prefix`).
         num_published: how many leading blocks of the table are in the prefix index, or equal to a
             block that is.
-        last_state: the hash of the last snapshot of its state that was taken while it decoded.
-        stop_token_ids: those of `sampling`, as a set: each output token is looked up in them.
-        num_told: how many tokens of the prompt the owner was told the log-probabilities of, the
-            first one, which has none, among them; 0 unless `sampling` asks for them.
+        last_state: hash of the last snapshot of its state that was taken during decoding.
+        stop_token_ids: those of `sampling`, as a set, because each output token is looked up in it.
+        num_told: how many prompt tokens' log-probabilities were sent, counting the first token,
+            which has none; 0 unless `sampling` asks for them.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
-        num_preemptions: how often it lost its blocks, to be recomputed or copied back.
-        preempted_for: the id of the request that needed the blocks, at the last time; empty if it
-            lost them for another reason.
+        num_preemptions: how often it was preempted, whether recomputed or swapped.
+        preempted_for: id of the request that needed the blocks at the last preemption; empty if
+            there was another reason.
         token_gaps: seconds between one token and the next, for its last 513 tokens.
     """
 
@@ -99,10 +100,10 @@ class Request:
 
     @property
     def num_reusable_tokens(self) -> int:
-        """How many leading tokens it may find computed, by itself before or by others.
+        """How many leading tokens may come from the cache or from what was computed before.
 
-        The last known token has to run to give logits. So has each token of the prompt behind which
-        one stands whose log-probability is still to be told.
+        The last known token has to be computed for its logits, and so does each prompt token before
+        one whose log-probability has not been sent yet.
         """
         if self.sampling.prompt_logprobs is None or self.num_told >= self.num_prompt_tokens:
             return self.num_known_tokens - 1
@@ -126,9 +127,10 @@ class Request:
 
     @property
     def wants_tokens(self) -> bool:
-        """Whether another step may be planned for it: never past `max_output_tokens` in all.
+        """Whether another step may be planned for it: never past `max_output_tokens`.
 
-        The last output token need not be computed. A prompt is, even if it is to have no output.
+        The last output token need not be computed. A prompt is computed even if no output is
+        wanted.
         """
         return self.num_computed_tokens < self.num_tokens and (
             self.num_tokens < self.max_tokens or not self.max_output_tokens
@@ -144,10 +146,10 @@ class Request:
         return [*self.prompt_token_ids[start:], *self.output_token_ids[: stop - n]]
 
     def ends_at(self, token_id: int) -> FinishReason | None:
-        """Why the output ends with this token, which was just appended; None if it goes on."""
+        """Why the output ends with this token, which was just appended; None if it does not."""
         n = len(self.output_token_ids)
         if self.grammar is not None and token_id in self.grammar.ends:
-            # Where the request goes on past it, it comes only if nothing else may.
+            # A grammar that may continue past this token allows it only if nothing else is allowed.
             return FinishReason.STOP
         if n >= self.sampling.min_tokens:
             if token_id in self.stop_token_ids:

@@ -14,7 +14,7 @@ from engine.batch.plan import Row
 
 @dataclass(frozen=True, slots=True)
 class LayerHeads:
-    """The heads of one layer, as `ModelShape` has those of all."""
+    """The heads of one layer, with the same fields as `ModelShape`."""
 
     num_heads: int
     num_kv_heads: int
@@ -24,7 +24,7 @@ class LayerHeads:
 
     @property
     def stored(self) -> int:
-        """Numbers that are stored of a token."""
+        """Numbers stored for a token."""
         apart = 0 if self.value_in_key else self.value_dim
         return self.num_kv_heads * (self.head_dim + apart)
 
@@ -35,25 +35,26 @@ class ModelShape:
 
     Attributes:
         num_params: all parameters, tied ones once.
-        num_active_params: parameters of the matrices that one token is multiplied with in the
-            layers (of a mixture of experts: the chosen experts), without embedding and head.
+        num_active_params: parameters of the layers' matrices that one token is multiplied with (in
+            a mixture of experts, the chosen experts), without embedding and head.
         hidden_size: width of the residual stream.
         vocab_size: rows of the output head.
         num_heads, num_kv_heads: query heads, and key/value heads, of one layer.
         head_dim, value_dim: length of a key and of a value of one head.
-        value_in_key: whether a value is the first numbers of its key, so that it is stored once.
-            That is so of latents, with one head of which all query heads attend (DeepSeek-V2, arXiv
+        value_in_key: whether a value is the first part of its key, so that it is stored once.
+            Latents are such, with one head that all query heads share (DeepSeek-V2, arXiv
             2405.04434, section 2.1).
-        mixed: the heads of each layer that attends, where they differ; the numbers above are then
-            the largest. Empty where all are alike.
-        sources: for each layer that attends, the one whose keys and values it reads, both counted
-            among those that attend: its own, or those of one before it (cross-layer attention,
-            arXiv 2405.12981). Empty where each has its own.
-        windows: sliding window of each layer that attends, in tokens; None is full attention.
+        mixed: the heads of each attention layer, if they differ; the numbers above are then the
+            largest. Empty if all are alike.
+        sources: for each attention layer, the index among attention layers of the one whose keys
+            and values it reads: itself, or one before it (cross-layer attention, arXiv 2405.12981).
+            Empty if each has its own.
+        windows: sliding window of each attention layer, in tokens; None is full attention.
         dtype_bytes: bytes of one weight and of one cache entry.
-        saved_bytes: by how much fewer bytes quantized weights take than `num_params` of these.
-        state_bytes: bytes of what a sequence has beside keys and values, however long it is.
-        kv_bytes_per_token: bytes of keys and values of one token in all layers, as they are stored.
+        saved_bytes: bytes that quantization saves, compared with `num_params` weights of
+            `dtype_bytes`.
+        state_bytes: bytes of a sequence's state beside keys and values, whatever its length.
+        kv_bytes_per_token: stored bytes of one token's keys and values in all layers.
     """
 
     num_params: int
@@ -72,8 +73,8 @@ class ModelShape:
     value_in_key: bool = False
     sources: tuple[int, ...] = ()
     kv_bytes_per_token: int = field(init=False)
-    # What each step asks for: numbers of a token that all layers read, and numbers that a pair of a
-    # query and a key is multiplied with, in all layers.
+    # Used in each step: numbers of a token that all layers read, and multiplications for a pair of
+    # a query and a key, in all layers.
     _read: int = field(init=False, repr=False)
     _pairs: int = field(init=False, repr=False)
 
@@ -90,12 +91,12 @@ class ModelShape:
 
     @property
     def num_layers(self) -> int:
-        """Layers that attend."""
+        """Attention layers."""
         return len(self.windows)
 
     @property
     def layers(self) -> tuple[LayerHeads, ...]:
-        """The heads of each layer that attends."""
+        """The heads of each attention layer."""
         alike = LayerHeads(
             self.num_heads, self.num_kv_heads, self.head_dim, self.value_dim, self.value_in_key
         )
@@ -103,13 +104,13 @@ class ModelShape:
 
     @property
     def storing(self) -> tuple[int, ...]:
-        """Which of the layers that attend store keys and values of their own."""
+        """The attention layers that store keys and values of their own."""
         sources = self.sources or range(self.num_layers)
         return tuple(layer for layer, source in enumerate(sources) if layer == source)
 
     @property
     def has_latents(self) -> bool:
-        """Whether a layer stores latents, of which keys and values are made."""
+        """Whether a layer stores latents, from which keys and values are computed."""
         return self.value_in_key or any(one.value_in_key for one in self.mixed)
 
     @property
@@ -125,7 +126,7 @@ class ModelShape:
         attention: str,
         gpu_uuid: str = "",
     ) -> ModelCard:
-        """What people are told of a model of this shape, in this envelope."""
+        """The model card for a model of this shape in this envelope."""
         return ModelCard(
             name=name,
             architecture=architecture,
@@ -160,7 +161,7 @@ class ModelShape:
         return StepWork(tokens, samples, attended, read)
 
     def cost(self, rows: Iterable[Row]) -> StepCost:
-        """FLOPs and bytes that a step has to spend: a floor, not a measurement.
+        """FLOPs and bytes that a step needs at least: a lower bound, not a measurement.
 
         Weights are read once. Each row reads the keys and values of its context once (its query
         tokens share the read, as in FlashAttention) and writes its own. Activations are left out,
@@ -173,7 +174,7 @@ class ModelShape:
         flops += 2 * self.hidden_size * self.vocab_size * work.samples
         layers, written = max(self.num_layers, 1), self.kv_bytes_per_token * work.tokens
         flops += 2 * self._pairs * work.attended // layers
-        # A layer reads what it attends to, whoever stored it.
+        # A layer reads what it attends to, even if another layer stored it.
         read = self._read * self.dtype_bytes * work.read // layers
         return StepCost(flops, self.weight_bytes + read + written)
 
@@ -200,7 +201,7 @@ def _attended(start: int, count: int, window: int) -> int:
     last = start + count
     if last <= window:
         return count * (start + last + 1) // 2
-    # Tokens from position `window` on see `window` positions each.
+    # Each token from position `window` on attends to `window` positions.
     full = max(start, window)
     below = (full * (full + 1) - start * (start + 1)) // 2 if start < window else 0
     return below + (last - full) * window
