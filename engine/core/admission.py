@@ -1,4 +1,4 @@
-"""What can be served at all. The rest is refused at submit: it would block the queue for ever."""
+"""Admission: refuses what can never be served, which would block the queue for ever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.api.sampling import SamplingParams
 
 MAX_DEADLINE = 365 * 24 * 3600
 MAX_PRIORITY = 1_000_000
-# Six times what vLLM recommends, 256 random bits in base64.
+# Six times vLLM's recommendation of 256 random bits in base64.
 MAX_CACHE_SALT = 256
 
 
@@ -18,7 +18,7 @@ def check_priority(priority: int) -> None:
     """Check the priority of a request.
 
     Raises:
-        InvalidRequestError: it is no integer within bounds.
+        InvalidRequestError: it is not an integer, or out of bounds.
     """
     integer = isinstance(priority, int) and not isinstance(priority, bool)
     if not integer or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -30,10 +30,11 @@ def check_priority(priority: int) -> None:
 
 
 def check_deadline(deadline: float | None) -> None:
-    """Check the deadline of a request: when it must have left the queue, seconds after its arrival.
+    """Check the deadline of a request: the seconds after its arrival by which it must leave the
+    queue.
 
     Raises:
-        InvalidRequestError: it is no number above 0, or more than a year.
+        InvalidRequestError: it is not a number above 0, or more than a year.
     """
     if deadline is None:
         return
@@ -49,8 +50,8 @@ def check_deadline(deadline: float | None) -> None:
 def check_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str = "prompt") -> None:
     """Check token ids of a prompt, or of another field, against the rows of the model's embedding.
 
-    A tokenizer may know more tokens than its model. Looking up a token without a row is an error,
-    which ends the step on a CPU and the use of the whole device on a GPU.
+    A tokenizer may have more tokens than its model. Looking up a token without a row raises on a
+    CPU, which fails the step, and makes the whole device unusable on a GPU.
 
     Raises:
         InvalidRequestError: the model has no row for an id.
@@ -65,10 +66,10 @@ def check_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str = "pr
 def max_output_tokens(
     config: EngineConfig, num_prompt_tokens: int, sampling: SamplingParams, *, trims: bool = False
 ) -> int:
-    """Most output tokens of a request: as many as it asks for, else all that fit.
+    """Most output tokens of a request: as many as it asks for, else as many as fit.
 
     Args:
-        trims: whether it gets all that fit if it asks for more.
+        trims: whether to lower a limit that does not fit, rather than refuse it.
 
     Raises:
         InvalidRequestError: the prompt is empty, or the output alone does not fit.
@@ -77,8 +78,8 @@ def max_output_tokens(
     if num_prompt_tokens == 0:
         raise InvalidRequestError("the prompt is empty; at least 1 token is needed", "prompt")
     limit = min(config.max_model_len, config.num_slots)
-    # By these words, here and below, coding assistants know that they have to shorten a chat. Where
-    # no chat is short enough, they would do so in vain, again and again, so that is another error.
+    # Coding assistants recognise these words, here and below, and shorten the chat. Where no chat
+    # is short enough they would retry in vain, so that case raises a different error.
     bounds = f"maximum context length is {config.max_model_len} tokens, pool {config.num_slots}"
     room = limit - num_prompt_tokens
     least = 0 if sampling.max_tokens == 0 else 1

@@ -36,23 +36,23 @@ from engine.structure.grammar import Grammar
 
 log = logging.getLogger(__name__)
 
-# So many steps that fail one after the other are no fault of their requests. A device that is short
-# of memory fails at some prompts, and computes others meanwhile.
+# So many failed steps in a row are not the fault of their requests. A device that is short of
+# memory fails at some prompts, and computes others in between.
 MOST_FAILURES = 8
 
 
 class EngineCore:
     """A continuous-batching engine over one runner.
 
-    Everything happens in `step`: requests, aborts and knobs that came since the last step take
-    effect at its start. Nothing here sleeps, and the only time is that of `clock`.
+    Everything happens in `step`: requests, aborts and knob changes since the last step take effect
+    at its start. Nothing here sleeps, and `clock` is the only source of time.
 
     Args:
         key: a name of model and dtype for the prefix cache.
         eos_token_ids: the model's end-of-sequence tokens.
         clock: monotonic seconds.
-        swap_rate: bytes a second of copies to host memory, until steps show it; 0 if unknown.
-        knob_notes: as `KnobLedger` takes them.
+        swap_rate: bytes a second of copies to host memory, until steps measure it; 0 if unknown.
+        knob_notes: see `KnobLedger`.
 
     Attributes:
         pins: prefixes that are never evicted.
@@ -107,7 +107,7 @@ class EngineCore:
 
     @property
     def idle(self) -> bool:
-        """Whether `step` has nothing to do until a request, an abort, a knob or `next_wake`."""
+        """Whether `step` has nothing to do until a request, abort, knob change or `next_wake`."""
         return self._idle and not self._roster.has_outputs
 
     @property
@@ -117,8 +117,9 @@ class EngineCore:
 
     @property
     def next_wake(self) -> float | None:
-        """Clock time at which an idle core wants a step again: a deadline passes then, or the
-        policy asked for it. None if there is no such time."""
+        """Clock time at which an idle core needs a step: a deadline passes, or the policy asked for
+        one. None if there is no such time.
+        """
         moments = (self._roster.next_deadline, self._scheduler.wake_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -130,34 +131,34 @@ class EngineCore:
         arrival: float | None = None,
         grammar: Grammar | None = None,
     ) -> None:
-        """Queue a request. A refusal comes out of the next `step` as the request's end.
+        """Queue a request. If it is refused, the next `step` returns its end.
 
         Args:
-            submission: who asks, and how urgently. Its prompt and its sampling are not read here:
-                `token_ids` and `sampling` are what was made of them.
+            submission: the request's origin and priority. Its prompt and sampling are not read
+                here, because `token_ids` and `sampling` were derived from them.
             arrival: engine clock when it arrived, seconds; None means now.
-            grammar: what was made of the structure in `sampling`, if there is one.
+            grammar: the compiled structure of `sampling`, if it has one.
         """
         self._idle = False
         self._roster.submit(submission, token_ids, sampling, arrival, grammar)
 
     def abort(self, request_id: str) -> None:
-        """End a request with reason `abort`; an unknown or ended one is ignored."""
+        """End a request with reason `abort`; ignores one that is unknown or has ended."""
         request = self._roster.live.get(request_id)
         if request is not None:
             self._roster.end(request, FinishReason.ABORT)
             self._idle = False
 
     def set_priority(self, request_id: str, priority: int) -> None:
-        """Change a request's priority; an unknown or ended one is ignored.
+        """Change a request's priority; ignores one that is unknown or has ended.
 
         Args:
-            priority: the caller has checked it with `check_priority` (`engine.core.admission`).
+            priority: already checked with `check_priority` (`engine.core.admission`).
         """
         request = self._roster.live.get(request_id)
         if request is not None:
             self._scheduler.set_priority(request, priority)
-            self._idle = False  # Another request may be the head of the queue now, and fit.
+            self._idle = False  # Another request may now be the head of the queue, and fit.
 
     def abort_all(self) -> None:
         """End every request with reason `abort`."""
@@ -165,7 +166,7 @@ class EngineCore:
             self.abort(request_id)
 
     def stop(self, found: StopFound) -> None:
-        """End a request whose text met a stop string; tokens after it are dropped."""
+        """End a request whose text contains a stop string, and drop the tokens after it."""
         request = self._roster.live.get(found.request_id)
         if request is not None:
             del request.output_token_ids[found.num_output_tokens :]
@@ -184,37 +185,37 @@ class EngineCore:
         return self.ledger.change(changes, who, self._clock(), self._scheduler.step)
 
     def undo_knobs(self, who: str, within: float = 0.0) -> KnobChange | None:
-        """Take back the last change of knobs, as `KnobLedger.undo` does; any thread may call
-        this."""
+        """Undo the last change of knobs, as `KnobLedger.undo` does; any thread may call this."""
         return self.ledger.undo(who, self._clock(), self._scheduler.step, within)
 
     def step(self) -> list[TokenOutput]:
-        """Plan and submit as many steps as the runner takes at once, then commit the oldest.
+        """Plan and submit as many steps as the runner accepts, then commit the oldest.
 
-        Returns new tokens and ends; the ends of refused and aborted requests are among them.
+        Returns new tokens and ends, including those of refused and aborted requests.
 
         Raises:
-            DeviceLostError: nothing can be computed any more. Who owns the core tells all requests.
+            DeviceLostError: nothing can be computed any more. The owner of the core fails all
+                requests.
         """
         self._roster.expire()
         planned = False
         while len(self._in_flight) < self._runner.depth and self._plan():
             planned = True
-        # A commit may free a slot or blocks, and so let the next step be planned.
+        # A commit may free a slot or blocks, so that the next step can be planned.
         self._idle = not planned and not self._in_flight
         if self._in_flight:
             self._commit()
         return self.take_outputs()
 
     def take_outputs(self) -> list[TokenOutput]:
-        """What `step` would give besides its own: ends by a refusal, an abort or a stop string."""
+        """Outputs that no step produced: ends by a refusal, an abort or a stop string."""
         return self._roster.take_outputs()
 
     def snapshot(self) -> Snapshot:
         return self.draft().snapshot(self._clock())
 
     def block(self, number: int) -> BlockView | None:
-        """A block in full; None if there is no such block. Only the engine's thread may ask."""
+        """Details of a block; None if there is no such block. For the engine's thread only."""
         if not 0 <= number < self.config.num_blocks:
             return None
         running = {request.ordinal: request for request in self._scheduler.running}
@@ -222,7 +223,7 @@ class EngineCore:
         return self._scheduler.cache.view(number, running)
 
     def draft(self) -> Draft:
-        """What a snapshot needs of this moment; any thread may finish it."""
+        """The data of this moment for a snapshot, which any thread may finish."""
         pins = self.pins.views(prefix_caching=self.ledger.knobs.prefix_caching)
         stalled = bool(self._roster.live) and self.idle and self.next_wake is None
         return self._observer.draft(
@@ -230,22 +231,22 @@ class EngineCore:
         )
 
     def check(self) -> None:
-        """Verify the cache's books; for tests and soaks.
+        """Verify the cache's accounting; for tests and soaks.
 
         Raises:
-            AssertionError: they do not balance.
+            AssertionError: it does not balance.
         """
         self._scheduler.check()
 
     def _plan(self) -> bool:
-        """Plan and submit one step; False when there was nothing to do."""
+        """Plan and submit one step; False if there was nothing to do."""
         start = self._clock()
         knobs = self.ledger.knobs
         planned = self._scheduler.plan(knobs, start)
         failure = self._scheduler.take_failure()
         replaced = bool(failure) and knobs.policy != DEFAULT
         if replaced:
-            # The ledger records what the policy raised, and undo brings the policy back.
+            # The ledger records what the policy raised, and undo restores the policy.
             self.change_knobs({"policy": DEFAULT}, f"{knobs.policy}: {failure}")
         stranded = self._scheduler.take_stranded()
         self._roster.end_stranded(stranded)
@@ -269,7 +270,7 @@ class EngineCore:
         return True
 
     def _commit(self) -> None:
-        """Wait for the oldest step and take its tokens in."""
+        """Wait for the oldest step and process its tokens."""
         flight = self._in_flight.popleft()
         planned = flight.planned
         try:
@@ -286,9 +287,10 @@ class EngineCore:
         self._record(flight, planned.plan.rows, result.times, harvest.num_outputs, now)
 
     def _step_failed(self, failed: Flight, error: Exception) -> None:
-        """Take in that a step raised. Its prompts are the likely cause, because they make one step
+        """Handle a step that raised. Its prompts are the likely cause, because they make one step
         larger than the last: they end with the error, and decodes are recomputed. Without prompts
-        all its requests end, so that each failure ends one and a broken device cannot loop.
+        all its requests end, so that each failure ends at least one and a broken device cannot
+        loop.
         """
         if isinstance(error, DeviceLostError):
             raise error
@@ -300,7 +302,7 @@ class EngineCore:
         planned = failed.planned
         log.error("step %d failed", planned.plan.step, exc_info=error)
         voided = [failed]
-        while self._in_flight:  # Later steps were computed from results that this one did not give.
+        while self._in_flight:  # Later steps used results that this one did not produce.
             later = self._in_flight.popleft()
             with contextlib.suppress(Exception):
                 self._runner.result(later.handle)
@@ -328,7 +330,7 @@ class EngineCore:
         result_at: float,
         error: str = "",
     ) -> None:
-        """Write the step's record; `rows` are those that were computed."""
+        """Write the step's record; `rows` are the rows that were computed."""
         record = flight.record(
             rows,
             times,

@@ -1,4 +1,4 @@
-"""Deadlines: the times by which waiting requests must have left the queue."""
+"""Deadlines: when waiting requests must have left the queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.batch.request import Request
 
 
 class Deadlines:
-    """The requests whose deadline has not passed, the next one first."""
+    """Requests whose deadline has not passed, by deadline."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[float, int, Request]] = []
@@ -25,11 +25,11 @@ class Deadlines:
         return self._entries[0][0] if self._entries else None
 
     def watch(self, request: Request, num_unfinished: int) -> None:
-        """Add a request that has a deadline.
+        """Add a request with a deadline.
 
         The entry of a request that left the queue would stay until its deadline, which may be far
-        off. All such entries are thrown out when there are more than twice as many entries as
-        unfinished requests.
+        off. When there are more than twice as many entries as unfinished requests, all such entries
+        are dropped.
         """
         assert request.deadline is not None
         if len(self._entries) > 2 * num_unfinished:
@@ -38,7 +38,7 @@ class Deadlines:
         heapq.heappush(self._entries, (request.deadline, request.ordinal, request))
 
     def take_passed(self, now: float) -> list[Request]:
-        """Requests that wait and whose deadline has passed; they are not watched any more."""
+        """Remove and return the waiting requests whose deadline has passed."""
         passed = []
         while (deadline := self.next) is not None and deadline <= now:
             passed.append(heapq.heappop(self._entries)[2])

@@ -1,4 +1,4 @@
-"""Draft: what is copied of a core between two steps, and the snapshot that a reader makes of it."""
+"""Draft: data copied from a core between two steps, from which a reader computes a snapshot."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from engine.core.latencies import Latencies, Underway
 
 MAX_STRETCHES = 2_048
 MAX_SHARING = 32
-# A window is moved on at most this often, in seconds: it takes some milliseconds.
+# Minimum seconds between two updates of the windows, because each takes some milliseconds.
 AGEING_SECONDS = 1.0
-# A reply that runs has a speed once it has so many tokens. The mean of the first two or three is
-# that of the prompts that were computed between them: p99 was 223 to 748 ms where clients measured
-# 77 to 321.
+# Output tokens before a running reply's speed counts. The mean of the first two or three measures
+# the prompts computed between them: p99 was 223 to 748 ms where clients measured 77 to 321.
 STEADY_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """One request, of which the reader still computes something.
+    """A request's view with some fields still to compute.
 
     Attributes:
-        view: takes what is missing.
+        view: called with the missing fields.
         tpot: None before `STEADY_TOKENS` tokens.
         gaps: between the tokens of the request, in seconds.
     """
@@ -79,7 +78,7 @@ class Sketch:
         return Sketch(view, request.ordinal, steady, request.token_gaps.last())
 
     def finish(self, shared_blocks: int = 0) -> RequestView:
-        """The view, with what takes time to compute."""
+        """Compute the missing fields, which take time, and return the view."""
         p99 = Distribution.of(self.gaps).p99 if self.gaps else None
         return self.view(shared_blocks=shared_blocks, itl_p99=p99)
 
@@ -88,10 +87,10 @@ class Sketch:
 class Draft:
     """A core between two steps.
 
-    A device waits while the engine's thread looks at the core, so that thread copies and no more:
-    0.2 ms for 64 running requests, each 300 tokens on, and 65,000 blocks. Percentiles, and the
-    stretches of the map, take 7 ms then. The first one who asks for the snapshot computes them, in
-    a thread that may be interrupted.
+    A device waits while the engine's thread reads the core, so that thread only copies: 0.2 ms for
+    64 running requests, each 300 tokens on, and 65,000 blocks. Percentiles and the segments of the
+    map then take 7 ms. The first reader of the snapshot computes them, in a thread that may be
+    interrupted.
 
     Attributes:
         running, waiting, ended: requests, as `Snapshot.requests` has them.
@@ -120,8 +119,8 @@ class Draft:
     _snapshot: Snapshot | None = None
 
     def snapshot(self, now: float) -> Snapshot:
-        """The same one at every call, but for latencies and goodput: their windows end at `now`,
-        for as long as there is something in them. Any thread may call this.
+        """The snapshot, the same at every call except for latencies and goodput: their windows end
+        at `now` as long as they have samples. Any thread may call this.
 
         Args:
             now: the reader's time on the engine's clock.
@@ -137,16 +136,16 @@ class Draft:
             return shown
 
     def _ages(self, shown: Snapshot) -> bool:
-        """Whether there is something in the windows that a later time may take away or add."""
+        """Whether the windows hold anything that a later time may remove or add."""
         view = shown.latency
         seen = (view.ttft, view.tpot, view.itl, view.queue, view.e2e)
         judged = shown.goodput is not None and not math.isnan(shown.goodput.share)
         return judged or bool(self.underway) or any(of.count for of in seen)
 
     def _measured(self, now: float) -> tuple[LatencyView, Goodput]:
-        """What the windows that end at `now` hold."""
+        """Latencies and goodput of the windows that end at `now`."""
         tpots = [sketch.tpot for sketch in self.running if sketch.tpot is not None]
-        # Tokens may have come since, and a draft of them soon: only where none comes is one late.
+        # Tokens may have come since, soon in a new draft; if none is made, requests may be late.
         judged = now if now >= self.time + AGEING_SECONDS else self.time
         goodput = self.latencies.goodput(judged, self.requested, self.underway)
         return self.latencies.view(now, tpots), goodput

@@ -1,4 +1,4 @@
-"""Flight: a step from its planning to its record."""
+"""Flight: a step in flight, from its planning to its record."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from engine.scheduling.planned import Planned
 
 @dataclass(slots=True)
 class Flight:
-    """A planned step, and what its record needs to know from before it ran.
+    """A planned step, and the facts from planning time that its record needs.
 
     Attributes:
         start: engine clock when its planning began, seconds.
         plan_time: seconds that the planning took.
-        knobs: the knobs that it was planned under.
-        running, waiting: how many requests ran and waited after the planning.
+        knobs: the knobs in force at planning.
+        running, waiting: numbers of requests after the planning.
         head_wait: why the head of the queue waited after the planning.
-        handle: what the runner gave, to ask for the result with.
+        handle: the runner's handle, for `Runner.result`.
     """
 
     planned: Planned
@@ -50,15 +50,15 @@ class Flight:
         now: float,
         error: str,
     ) -> StepRecord:
-        """What the step did, and what happened in the pool since the record before.
+        """Make the step's record, with the pool events since the last one.
 
         Args:
-            rows, cost: the rows that were computed, none if the step failed, and their cost.
-            model: the name of the loaded one.
-            num_outputs: tokens that requests got.
-            begun: as in `StepRecord`.
+            rows, cost: the computed rows, none if the step failed, and their cost.
+            model: name of the loaded model.
+            num_outputs: tokens appended to requests.
+            begun: see `StepRecord`.
             finished: requests that ended since the record before.
-            result_at: engine clock when the runner had given its result, seconds.
+            result_at: engine clock when the runner returned its result, seconds.
         """
         planned = self.planned
         prefill = [row.count for row in rows if row.prefill]

@@ -1,4 +1,4 @@
-"""Harvest: what a step has found, taken in by the requests that it is of."""
+"""Harvest: the output of a step, applied to its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.scheduling.planned import Planned
 
 _FAILURES = {
     NOT_FINITE: ErrorInfo("engine_error", "the model gave logits that are not finite"),
-    # The source is at fault, and would be so again.
+    # The source is at fault, and would fail again.
     NOT_FOLLOWED: ErrorInfo(
         "invalid_request_error",
         "structure takes too much to follow: what the reply may say next was not found within "
@@ -27,13 +27,13 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """What came of a step's tokens.
+    """What a step's tokens led to.
 
     Attributes:
-        ends: requests that end with their token, or with their prompt if they are to have none,
-            why, and the output that has it. They are not ended yet, because the blocks that the
-            step filled are to be published first.
-        num_outputs: how many tokens were taken.
+        ends: (request, reason, last output) for requests that end with their token, or with their
+            prompt if they have no output. They are not ended yet, because the step's blocks must be
+            published first.
+        num_outputs: how many tokens were appended.
     """
 
     ends: list[tuple[Request, FinishReason, TokenOutput]]
@@ -43,7 +43,7 @@ class Harvest:
     def take(
         planned: Planned, result: StepResult, roster: Roster, observer: Observer, now: float
     ) -> Harvest:
-        """Append the sampled tokens. A request that ended while the step ran takes none.
+        """Append the sampled tokens, except to requests that ended while the step ran.
 
         Args:
             now: engine clock, seconds.
@@ -64,7 +64,7 @@ class Harvest:
             if request.finish_reason is not None:
                 continue
             if token_id < 0:
-                # It ends at once, so that this step's blocks are not published with NaN in them.
+                # End it at once, so that this step's blocks are not published with NaN in them.
                 roster.end(request, FinishReason.ERROR, _FAILURES[token_id])
                 continue
             request.output_token_ids.append(token_id)
@@ -82,15 +82,15 @@ class Harvest:
 
 
 def _tell_prompts(planned: Planned, result: StepResult, roster: Roster) -> None:
-    """Tell owners what a step has found of their prompts, and of each token once: one that was
-    preempted is computed again.
+    """Send the log-probabilities that a step found for prompt tokens, each once: a preempted
+    request is computed again.
     """
     for row, found in result.prompts:
         request = planned.requests[row]
         if request.finish_reason is not None:
             continue
         if not found.is_finite:
-            # As where a token is missing, it ends before the step's blocks are published.
+            # As with a missing token, end the request before the step's blocks are published.
             roster.end(request, FinishReason.ERROR, _FAILURES[NOT_FINITE])
         elif found.end > request.num_told:
             new = found.behind(request.num_told)
@@ -99,7 +99,7 @@ def _tell_prompts(planned: Planned, result: StepResult, roster: Roster) -> None:
 
 
 def _ended_prompts(planned: Planned) -> list[tuple[Request, FinishReason, TokenOutput]]:
-    """Requests whose prompt a step has completed, and that are to have no output."""
+    """Requests that want no output and whose prompt the step completed."""
     return [
         (request, FinishReason.LENGTH, TokenOutput(request.request_id, ()))
         for request, row in zip(planned.requests, planned.plan.rows, strict=True)

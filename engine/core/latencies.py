@@ -1,4 +1,4 @@
-"""Latencies: the times of requests that a core keeps, and what is made of them for a reader."""
+"""Latencies: samples of request times, and the distributions over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOW = 60.0
 
 
 class Underway(NamedTuple):
-    """The times of a request that has not ended, in seconds, and how many tokens it has got."""
+    """Times of a request that has not ended, in seconds, and its number of output tokens."""
 
     arrival: float
     first_token: float | None
@@ -31,8 +31,9 @@ class Underway(NamedTuple):
         return Underway(timings.arrival, timings.first_token, timings.last_token, tokens)
 
     def is_late(self, now: float, knobs: Knobs) -> bool:
-        """Whether it misses a target already: its TTFT even if the first token came now, or its
-        TPOT so far, which is at least what it would be if the next token came now."""
+        """Whether it already misses a target: its TTFT even if the first token came now, or its
+        TPOT so far, a lower bound that assumes the next token now.
+        """
         first, last = self.first_token, self.last_token
         ttft = (now if first is None else first) - self.arrival
         if first is None or last is None or not self.output_tokens:
@@ -58,7 +59,7 @@ class Latencies:
     good: Samples = field(default_factory=Samples)
 
     def copy(self) -> Latencies:
-        """The samples so far. It takes 0.1 ms if there are as many as are kept."""
+        """Copy the samples. A full set takes 0.1 ms."""
         return Latencies(
             *map(copy, (self.ttft, self.tpot, self.itl, self.queue, self.e2e, self.good))
         )
@@ -80,8 +81,9 @@ class Latencies:
         timings.last_token = now
 
     def ended(self, request: Request, knobs: Knobs, now: float) -> None:
-        """A request ended. One that did not end by itself has no latency to compare, and is no
-        good one if it was late before."""
+        """A request ended. If it was aborted or failed it has no comparable latency, and counts as
+        not good if it was already late.
+        """
         if request.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
             if Underway.of(request).is_late(now, knobs):
                 self.good.add(now, False)
@@ -97,9 +99,9 @@ class Latencies:
         """The distributions over the `WINDOW` seconds before `now`. They take some milliseconds.
 
         Args:
-            now: the reader's; it is later than the last sample while the engine is idle.
-            running: the TPOT so far of each running request. A long reply may run for minutes, and
-                its speed counts while it runs, not only at its end.
+            now: the reader's time; while the engine is idle it is later than the last sample.
+            running: TPOT so far of each running request, because a long reply may run for minutes
+                and its speed counts before its end.
         """
         since = now - WINDOW
         return LatencyView(
@@ -114,8 +116,9 @@ class Latencies:
         )
 
     def goodput(self, now: float, knobs: Knobs, underway: Iterable[Underway]) -> Goodput:
-        """Requests that met both targets, of those that ended in the `WINDOW` seconds before `now`
-        and those that are late already."""
+        """The share of requests that met both targets, among those that ended in the `WINDOW`
+        seconds before `now` and those that are already late.
+        """
         ended = self.good.over(now - WINDOW)
         late = sum(request.is_late(now, knobs) for request in underway)
         good = round(ended.mean * ended.count) if ended.count else 0
@@ -131,8 +134,8 @@ class Latencies:
 
 
 def _meets_targets(request: Request, knobs: Knobs) -> bool:
-    """Whether both latencies met their targets. A request of one output token has no TPOT, and is
-    judged by its TTFT alone; one that was to have no output, by its end in place of that.
+    """Whether both latencies met their targets. A request of one output token has no TPOT, so only
+    its TTFT counts; for one without output, its end counts instead.
     """
     ttft = request.timings.ttft if request.max_output_tokens else request.timings.e2e
     tpot = request.timings.tpot(len(request.output_token_ids)) or 0.0

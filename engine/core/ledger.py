@@ -16,13 +16,12 @@ NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 class KnobLedger:
-    """Changes knobs atomically, records who did it and when, and takes changes back.
+    """Changes knobs atomically, records who changed them and when, and undoes changes.
 
     Any thread may change knobs. The engine reads `knobs`, one immutable object, once a step.
 
     Args:
-        notes: for some knobs, by name, why they start where they do. It is said of them until they
-            are turned.
+        notes: by knob name, why it starts at its value; shown until the knob is changed.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class KnobLedger:
         self.knobs = change_knobs(knobs, stated, config, policies)
         self._start, self._notes = self.knobs, notes
         self._history: list[KnobChange] = []
-        self._standing: list[KnobChange] = []  # those that were not taken back
+        self._standing: list[KnobChange] = []  # those not undone
         self._lock = threading.Lock()
 
     @property
@@ -47,7 +46,7 @@ class KnobLedger:
         return tuple(self._history)
 
     def change(self, changes: Mapping[str, object], who: str, time: float, step: int) -> Knobs:
-        """Make all of `changes`, or none.
+        """Apply all of `changes`, or none.
 
         Raises:
             InvalidConfigError: nothing was changed; the sentence names the knob and its range.
@@ -62,14 +61,14 @@ class KnobLedger:
             return after
 
     def undo(self, who: str, time: float, step: int, within: float = 0.0) -> KnobChange | None:
-        """Take back the last change that has not been taken back.
+        """Undo the last change that has not been undone.
 
         Args:
-            within: with it go those of the same knobs by the same person before it, as far as each
-                came within so many seconds of the next: several presses of a key are one turn.
+            within: also undo earlier changes of the same knobs by the same person, each within so
+                many seconds of the next, because several presses of a key are one change.
 
         Returns:
-            what that changed; None if there was nothing to take back.
+            the change that this made; None if there was nothing to undo.
         """
         with self._lock:
             if not self._standing:
@@ -82,8 +81,9 @@ class KnobLedger:
             return change
 
     def states(self, effective: Mapping[str, tuple[KnobValue, str]]) -> tuple[KnobState, ...]:
-        """Every knob, requested beside effective. `effective` has the knobs whose value in force
-        differs, or that are ignored: name -> (value in force, why)."""
+        """All knobs, requested and effective. `effective` has those that are ignored or whose value
+        in force differs: name -> (value in force, why).
+        """
         states = []
         for spec in KNOB_SPECS:
             requested = getattr(self.knobs, spec.name)
@@ -100,8 +100,9 @@ class KnobLedger:
         self.knobs = change.after
 
     def _is_turn(self, before: KnobChange, after: KnobChange, within: float) -> bool:
-        """Whether two changes, one after the other, are one turn of a knob, which has not come back
-        to where it began."""
+        """Whether two successive changes belong to one turn of a knob that has not come back to its
+        start.
+        """
         return (
             within > 0
             and before.who == after.who

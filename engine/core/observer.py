@@ -1,4 +1,4 @@
-"""Observer: watches one core. It takes step records, samples and counts, and drafts snapshots."""
+"""Observer: telemetry of one core: step records, samples, counts and drafts of snapshots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.scheduling.scheduler import Scheduler
 RECORDS = 16_384
 MAX_WAITING_VIEWS = 200
 MAX_ENDED_VIEWS = 64
-# Those of a longer queue are not all looked at, for the device waits meanwhile.
+# A longer queue is judged only up to here, because the device waits meanwhile.
 MAX_WAITING_JUDGED = 2000
 
 
@@ -61,7 +61,7 @@ class Observer:
         self._latencies.emitted(request, now)
 
     def ended(self, request: Request, knobs: Knobs, now: float) -> None:
-        """A request ended; its reason and error are set already."""
+        """A request ended; its reason and error are already set."""
         request.timings.finished = now
         name = {FinishReason.ABORT: "aborted", FinishReason.ERROR: "failed"}
         self._totals[name.get(request.finish_reason or FinishReason.ERROR, "finished")] += 1
@@ -89,7 +89,7 @@ class Observer:
         *,
         stalled: bool,
     ) -> Draft:
-        """Everything a dashboard shows, as far as it has to be copied between two steps."""
+        """Copy what a dashboard shows, as far as it must be copied between two steps."""
         cache, waiting = scheduler.cache, scheduler.waiting.head(MAX_WAITING_VIEWS)
         pool = cache.pool.copy()
         return Draft(

@@ -1,4 +1,4 @@
-"""Pins: prefixes that are kept from eviction, by name, and whether each fits."""
+"""Pins: named prefixes that are never evicted, and whether each fits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ log = logging.getLogger(__name__)
 
 
 class Pins:
-    """The prefixes that were asked for in one cache. Refused ones stay, for snapshots to show."""
+    """The pins requested for one cache. Refused ones stay, so that snapshots show them."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
         self._asked: dict[str, tuple[int, str]] = {}  # By name: tokens, and why not pinned or "".
 
     def pin(self, name: str, token_ids: Sequence[int]) -> None:
-        """Keep a prefix from eviction, from when it is computed until `unpin`. If it does not fit,
-        the prefix that was pinned under this name before stays.
+        """Protect a prefix from eviction from when it is computed until `unpin`. If it does not
+        fit, the prefix pinned under this name before stays.
         """
         tokens, error, size = len(token_ids), "", self._cache.block_size
         try:
@@ -35,19 +35,19 @@ class Pins:
         self._asked[name] = (tokens, error)
 
     def refuse(self, name: str, reason: str) -> None:
-        """Show that a prefix was refused before it had tokens."""
+        """Record the refusal of a prefix that has no tokens yet."""
         self._asked[name] = (0, reason)
 
     def unpin(self, name: str) -> None:
-        """Let a pinned prefix be evicted again; an unknown name is ignored."""
+        """Make a pinned prefix evictable again; ignores an unknown name."""
         self._cache.unpin(name)
         self._asked.pop(name, None)
 
     def views(self, *, prefix_caching: bool) -> tuple[PinView, ...]:
-        """All pins that were asked for, in the order in which they were.
+        """All requested pins, in the order of their requests.
 
         Args:
-            prefix_caching: the knob; while it is off, pins keep nothing, and each view says so.
+            prefix_caching: the knob; while it is off, pins have no effect, and each view says so.
         """
         held = {name: (blocks, computed) for name, blocks, computed in self._cache.pins()}
         idle = "" if prefix_caching else "prefix_caching is off"

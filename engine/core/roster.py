@@ -1,4 +1,4 @@
-"""Roster: the requests of a core that have not ended, how they come and the one way they end."""
+"""Roster: the unfinished requests of a core, how they arrive and the one way they end."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from engine.structure.grammar import Grammar
 
 
 class Roster:
-    """Requests from their arrival to their end, and what their owners are to be told.
+    """Requests from arrival to end, and the outputs to send to their owners.
 
     Args:
         vocab_size: rows of the model's embedding.
         clock: monotonic seconds.
 
     Attributes:
-        live: requests that have not ended, by id.
-        arrivals: how many requests have come; refused ones do not count.
+        live: unfinished requests, by id.
+        arrivals: how many requests have arrived, without refused ones.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Roster:
 
     @property
     def has_outputs(self) -> bool:
-        """Whether any owner is to be told something."""
+        """Whether outputs wait to be sent."""
         return bool(self._outputs)
 
     @property
@@ -88,7 +88,7 @@ class Roster:
         arrival: float | None,
         grammar: Grammar | None,
     ) -> None:
-        """Queue a request, or tell its owner why it is refused."""
+        """Queue a request, or output the reason for its refusal."""
         now = self._clock()
         arrival = now if arrival is None else arrival
         try:
@@ -117,7 +117,7 @@ class Roster:
         arrival: float,
         grammar: Grammar | None,
     ) -> Request:
-        """The request that a submission asks for.
+        """Make the request for a submission.
 
         Raises:
             InvalidRequestError: it can never be served.
@@ -166,7 +166,7 @@ class Roster:
             )
 
     def expire(self) -> None:
-        """End the requests whose deadline has passed while they waited."""
+        """End the requests whose deadline passed while they waited."""
         now = self._clock()
         for request in self._deadlines.take_passed(now):
             waited = now - request.timings.arrival
@@ -174,7 +174,7 @@ class Roster:
             self.end(request, FinishReason.ERROR, DeadlineError(message, "deadline").info())
 
     def end_stranded(self, requests: Sequence[Request]) -> None:
-        """End requests that need a block though nobody else holds one."""
+        """End requests that need a block when no other request holds one."""
         for request in requests:
             message = (
                 f"the KV pool of {self._config.num_blocks} blocks has none left for this request, "
@@ -189,7 +189,7 @@ class Roster:
         error: ErrorInfo | None = None,
         last: TokenOutput | None = None,
     ) -> None:
-        """End a request, wherever it stands; no request ends in any other way."""
+        """End a request in any state; there is no other way for a request to end."""
         request.error = error
         self._scheduler.finish(request, reason)
         self._observer.ended(request, self._ledger.knobs, self._clock())
@@ -208,15 +208,15 @@ class Roster:
         self.tell((last or TokenOutput(request.request_id, ()))._replace(end=end))
 
     def tell(self, output: TokenOutput) -> None:
-        """Have the request's owner told something, once the step is done."""
+        """Queue an output for the request's owner, sent after the step."""
         self._outputs.append(output)
 
     def take_outputs(self) -> list[TokenOutput]:
-        """What owners are to be told since the last call."""
+        """Remove and return the outputs since the last call."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def take_ended(self) -> tuple[Ended, ...]:
-        """Requests that ended since the last call."""
+        """Remove and return the requests that ended since the last call."""
         ended, self._ended = tuple(self._ended), []
         return ended
