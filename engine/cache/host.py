@@ -1,14 +1,14 @@
-"""HostPool: which sequence holds which block of host memory. It keeps books, and has no tensors."""
+"""HostPool: allocates host memory blocks to sequences. It does the accounting, without tensors."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
 
-# Bytes that go through the device's memory at once on their way to host memory or back. Sequences
-# of any length are swapped in pieces of this size.
+# Bytes that pass through device memory at once on their way to host memory or back. Sequences of
+# any length are swapped in pieces of this size.
 PIECE_BYTES = 32 << 20
-# Bytes of the device's memory that a swap takes: the piece, and what is gathered for it.
+# Device memory that a swap takes: the piece, and the buffer gathered for it.
 SWAP_BYTES = 2 * PIECE_BYTES
 
 
@@ -16,14 +16,14 @@ class HostPool:
     """Blocks in host memory for sequences that are swapped out (PagedAttention, SOSP'23, section
     4.5).
 
-    A block is free or held by one sequence: nothing is shared here, because a sequence that is
-    swapped out takes a copy of what it shared. `free + used == num_blocks` always.
+    A block is free or owned by one sequence. Nothing is shared here, because a swapped-out sequence
+    copies what it shared. `free + used == num_blocks` always.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        # This is a heap: the lowest numbers are given first, so that the blocks of a sequence are
-        # neighbours where possible, and neighbours are copied as one run.
+        # A heap: the lowest numbers are allocated first, so that the blocks of a sequence are
+        # adjacent where possible and are copied as one run.
         self._free = list(range(num_blocks))
         self._owners: dict[int, int] = {}
 
@@ -36,19 +36,19 @@ class HostPool:
         return len(self._owners)
 
     def give(self, count: int, seq: int) -> list[int]:
-        """Give `count` blocks to sequence `seq`. The caller has checked `num_free`."""
+        """Allocate `count` blocks to sequence `seq`. The caller has checked `num_free`."""
         blocks = [heapq.heappop(self._free) for _ in range(count)]
         self._owners.update(dict.fromkeys(blocks, seq))
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Take blocks back."""
+        """Free blocks."""
         for block in blocks:
             del self._owners[block]
             heapq.heappush(self._free, block)
 
     def check(self, tables: Iterable[tuple[int, Iterable[int]]]) -> None:
-        """Compare the books with the host blocks that requests hold: (sequence, its blocks).
+        """Compare the accounting with the host blocks that requests hold: (sequence, its blocks).
 
         Raises:
             AssertionError: a block is lost, held twice, or counted wrongly.

@@ -1,4 +1,4 @@
-"""HostStore: the memory behind the host pool, and copies to it and from it."""
+"""HostStore: the memory behind the host pool, with copies to and from it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from torch import Tensor
 
 from engine.api.errors import ModelError
 
-# Torch rounds what it pins up to a power of two, which would nearly double some sizes. So the pool
-# consists of segments of this size, and the last one alone may be smaller.
+# Torch rounds pinned allocations up to a power of two, which would nearly double some sizes. So the
+# pool consists of segments of this size, of which only the last may be smaller.
 _SEGMENT_BYTES = 1 << 28
 
 
 class HostMemoryError(ModelError):
-    """Host memory for swapping cannot be had."""
+    """Host memory for swapping could not be allocated."""
 
 
 class HostStore:
-    """Rows of numbers in host memory, one for each host block: its keys and values in all layers.
+    """Rows of numbers in host memory. Each holds one host block: its keys and values in all layers.
 
-    Copies are made in the order of the device's stream, and nobody waits for them. Only later
-    copies of the same stream read or write a row, so none of them can see it half copied, and the
-    host itself never looks into it.
+    Copies run in the order of the device's stream, and nothing waits for them. Only later copies of
+    the same stream read or write a row, so none of them sees it half copied, and the host itself
+    never reads it.
 
     Args:
         width: numbers of a row.
-        pinned: whether a GPU copies to it by itself, which needs memory that stays where it is.
+        pinned: whether the memory is page-locked, so that a GPU can copy to it directly.
 
     Raises:
-        HostMemoryError: the memory could not be had, or not pinned.
+        HostMemoryError: the memory could not be allocated, or not pinned.
     """
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype, *, pinned: bool) -> None:
         self.row_bytes = max(width * dtype.itemsize, 1)  # no layer may attend
         self._rows = max(1, _SEGMENT_BYTES // self.row_bytes)
-        # Memory that is not pinned comes as it is touched first.
+        # Memory that is not pinned is allocated by the system when first touched.
         try:
             self._segments = [
                 torch.empty(
@@ -51,17 +51,17 @@ class HostStore:
             ) from error
 
     def fill(self, rows: Sequence[int], source: Tensor) -> None:
-        """Copy [n, width] into these rows."""
+        """Copy [n, width] to these rows."""
         for first, last, segment in self._runs(rows):
             segment.copy_(source[first:last], non_blocking=True)
 
     def read(self, rows: Sequence[int], target: Tensor) -> None:
-        """Copy these rows into [n, width]."""
+        """Copy these rows to [n, width]."""
         for first, last, segment in self._runs(rows):
             target[first:last].copy_(segment, non_blocking=True)
 
     def _runs(self, rows: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
-        """Stretches [first, last) of `rows` that lie side by side, each with its memory."""
+        """Segments [first, last) of `rows` that are adjacent, each with its memory."""
         first = 0
         for i, row in enumerate(rows):
             ends = i + 1 == len(rows) or rows[i + 1] != row + 1

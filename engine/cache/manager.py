@@ -1,4 +1,4 @@
-"""KVCache: gives sequences their blocks, shares equal prefixes, takes blocks back."""
+"""KVCache: allocates blocks to sequences, shares equal prefixes and frees blocks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class KVCache:
     """The paged KV cache as the scheduler sees it: block tables over one pool and one index.
 
     Args:
-        key: a name of model and dtype, from which the prefix hashes start.
-        keeps_states: whether the model has a state of each sequence beside its keys and values.
+        key: a name for model and dtype, with which the prefix hashes start.
+        keeps_states: whether sequences have a state beside their keys and values.
 
     Attributes:
-        snapshots: those of such states; None if the model has none.
-        takes_snapshots: whether there is room for any.
+        snapshots: snapshots of such states; None if the model has none.
+        takes_snapshots: whether the pool has any.
     """
 
     def __init__(self, config: EngineConfig, key: str, *, keeps_states: bool = False) -> None:
@@ -50,16 +50,16 @@ class KVCache:
         return -(-num_tokens // self.block_size)
 
     def match(self, request: Request) -> list[int]:
-        """The blocks that hold the longest cached prefix of a request's known tokens.
+        """Return the blocks that hold the longest cached prefix of a request's known tokens.
 
-        They never hold all of its tokens (`Request.num_reusable_tokens`). Where the model keeps
-        states, the hit ends at a snapshot.
+        The prefix never covers all tokens (`Request.num_reusable_tokens`). If the model keeps
+        states, it ends at a snapshot.
         """
         self._hash_upto(request, request.num_known_tokens)
         return self._found(request.block_hashes[: request.num_reusable_tokens // self.block_size])
 
     def _found(self, hashes: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest prefix that a request could take over."""
+        """The blocks of the longest prefix that a request could reuse."""
         blocks = []
         for hash in hashes:
             block = self.index.find(hash)
@@ -72,10 +72,10 @@ class KVCache:
         return blocks
 
     def row_end(self, request: Request, start: int, end: int) -> int:
-        """Where a row that could compute tokens [start, end) is to end.
+        """Where a row that could compute tokens [start, end) ends.
 
-        Where the model keeps states, a prompt is cut at its last full block and where a pinned
-        prefix ends, and a chunk of it at the end of a block, since snapshots are of full blocks.
+        If the model keeps states, a prompt is cut at its last full block and at the ends of pinned
+        prefixes, and a chunk at the end of a block, because snapshots are of full blocks.
         """
         if not self.takes_snapshots or not request.is_prefill:
             return end
@@ -88,8 +88,8 @@ class KVCache:
         return aligned if start < aligned and end < request.num_tokens else end
 
     def _ends_of_pins(self, request: Request, end: int) -> list[int]:
-        """After how many of a request's first `end` tokens a pinned prefix ends that has no
-        snapshot yet.
+        """The numbers of tokens, up to `end`, at which a pinned prefix of the request ends without
+        a snapshot.
         """
         assert self.snapshots is not None
         if not self._pins:
@@ -103,28 +103,28 @@ class KVCache:
         ]
 
     def keep_state(self, request: Request, num_tokens: int, snapshot: int) -> None:
-        """Let the snapshot of a request's state after `num_tokens` tokens, which end a block, be
-        found. Of those taken while it decodes, only the last one is kept.
+        """Publish the snapshot of a request's state after `num_tokens` tokens, which end a block.
+        Of those taken while it decodes, only the last is kept.
         """
         assert self.snapshots is not None
         self._hash_upto(request, num_tokens)
         hash = request.block_hashes[num_tokens // self.block_size - 1]
         self.snapshots.keep(snapshot, hash)
-        # What is computed again after a preemption may end where the last snapshot was taken.
+        # Recomputation after a preemption may end where the last snapshot was taken.
         if num_tokens > request.num_prompt_tokens and request.last_state != hash:
             if request.last_state is not None:
                 self.snapshots.forget(request.last_state)
             request.last_state = hash
 
     def num_obtainable(self, hit: list[int]) -> int:
-        """Blocks that could be given once those of `hit` are held."""
+        """Blocks that can still be allocated once those of `hit` are held."""
         return self.pool.num_available - sum(map(self.pool.is_available, hit))
 
     def adopt(self, request: Request, hit: list[int]) -> None:
         """Start a request's table with the blocks of its cached prefix.
 
-        The request holds them before any block is given, because giving may evict a block without
-        holder.
+        The request holds them before any block is allocated, because allocation may evict a block
+        without holder.
         """
         for block in hit:
             self.pool.share(block, request.ordinal)
@@ -133,24 +133,24 @@ class KVCache:
         request.num_computed_tokens = request.num_committed_tokens = len(hit) * self.block_size
 
     def restore(self, request: Request, hit: list[int]) -> list[tuple[int, int]]:
-        """Start the table of a request that is swapped out with its cached prefix, and with blocks
-        for what is in host memory beyond it.
+        """Start the table of a swapped-out request with its cached prefix, and with blocks for the
+        rest of its tokens in host memory.
 
         Returns:
-            (host block, block) to copy. The caller checked that the pool has the blocks.
+            (host block, block) to copy. The caller has checked that the pool has the blocks.
         """
         num_tokens, away = request.num_computed_tokens, request.host_blocks[len(hit) :]
         self.adopt(request, hit)
         blocks = self.pool.give(len(away), request.ordinal)
         request.block_table += blocks
-        # What is copied is there only when the step that copies it has ended, as after `fork`.
+        # The copied tokens are there only after the step that copies them, as after `fork`.
         request.num_computed_tokens = num_tokens
         return list(zip(away, blocks, strict=True))
 
     def common(self, request: Request) -> int:
-        """How many leading tokens a request can take over from the live one that it forks.
+        """How many leading tokens a request can reuse from the live one that it forks.
 
-        It never takes over all of its tokens (`Request.num_reusable_tokens`), and only those whose
+        It never reuses all of its tokens (`Request.num_reusable_tokens`), and only tokens whose
         step has ended.
         """
         source = request.fork_of
@@ -167,14 +167,15 @@ class KVCache:
         return next(i for i in range(limit) if ours[i] != theirs[i])
 
     def fork(self, request: Request, num_tokens: int) -> tuple[int, int] | None:
-        """Start a request's table with what `common` found (PagedAttention, SOSP'23, section 4.4).
+        """Start a request's table with the tokens that `common` found (PagedAttention, SOSP'23,
+        section 4.4).
 
-        Full blocks are shared. The last one, if it is partly filled, is copied, because the request
-        writes into it at once. This is the paper's copy on write, at the moment of the first write.
+        Full blocks are shared. A partly filled last block is copied, because the request writes
+        into it at once. This is the paper's copy on write, done at the first write.
 
         Returns:
-            (source, target) of the copy, if there is one. The caller checked that the pool has a
-            block for it.
+            (source, target) of the copy, if there is one. The caller has checked that the pool has
+            a block for it.
         """
         source = request.fork_of
         assert source is not None
@@ -182,11 +183,11 @@ class KVCache:
         for block in source.block_table[:full]:
             self.pool.share(block, request.ordinal)
         request.block_table = source.block_table[:full]
-        # This request may publish the blocks that the source has not published yet.
+        # This request may publish blocks that the source has not published yet.
         request.num_published = min(full, source.num_published)
         request.num_computed_tokens = num_tokens
-        # The copied tokens are there only when the step that copies them has ended. A fork of this
-        # request has to wait for that.
+        # The copied tokens are there only after the step that copies them. A fork of this request
+        # has to wait for that.
         request.num_committed_tokens = full * self.block_size
         if not rest:
             return None
@@ -195,19 +196,19 @@ class KVCache:
         return source.block_table[full], copy[0]
 
     def missing(self, request: Request, num_tokens: int) -> int:
-        """Blocks that a request lacks, reserved ones counted, to hold `num_tokens` tokens."""
+        """Blocks that a request still needs for `num_tokens` tokens, beyond its reserved ones."""
         held = len(request.block_table) + len(request.reserved_blocks)
         return max(0, -(-num_tokens // self.block_size) - held)
 
     def reserve(self, request: Request, num_tokens: int) -> None:
-        """Set aside blocks missing for `num_tokens`; the caller checked that there are enough."""
+        """Reserve the blocks missing for `num_tokens`; the caller has checked the pool for them."""
         blocks = self.pool.give(self.missing(request, num_tokens), request.ordinal, reserve=True)
         request.reserved_blocks = blocks[::-1]
 
     def extend(self, request: Request, num_tokens: int) -> tuple[int, ...]:
-        """Give the blocks that the table lacks to hold `num_tokens`, reserved ones first.
+        """Append the blocks that the table needs for `num_tokens`, reserved ones first.
 
-        The caller checked that the pool has them.
+        The caller has checked that the pool has them.
         """
         count = -(-num_tokens // self.block_size) - len(request.block_table)
         if count <= 0:
@@ -221,9 +222,10 @@ class KVCache:
         return tuple(blocks)
 
     def publish(self, request: Request, num_tokens: int) -> None:
-        """Make the full blocks among the first `num_tokens` tokens findable.
+        """Publish the full blocks among the first `num_tokens` tokens in the prefix index.
 
-        Call this after the forward pass that filled them: a block that is found must be filled.
+        Call this after the forward pass that filled them, because the index may only have filled
+        blocks.
         """
         full = num_tokens // self.block_size
         if full <= request.num_published:
@@ -240,7 +242,7 @@ class KVCache:
         request.num_published = full
 
     def view(self, block: int, holders: Mapping[int, Request]) -> BlockView:
-        """A block in full.
+        """Details of a block.
 
         Args:
             holders: the requests that hold blocks, by their ordinals.
@@ -258,26 +260,26 @@ class KVCache:
         return replace(view, position=start, token_ids=tuple(request.token_ids(start, end)))
 
     def detach(self, request: Request) -> list[int]:
-        """Take a request's blocks from it, in reverse, so that its tail is evicted first."""
+        """Empty a request's table; returns its blocks in reverse, for the tail to go first."""
         blocks = request.reserved_blocks + request.block_table[::-1]
         request.block_table, request.reserved_blocks = [], []
         request.num_published = request.num_committed_tokens = 0
         return blocks
 
     def pin(self, name: str, token_ids: Sequence[int]) -> int:
-        """Keep the full blocks of a prefix from eviction, from when they are first computed; where
-        the model keeps states, also the snapshot of the one behind them.
+        """Protect the full blocks of a prefix from eviction, from when they are first computed; if
+        the model keeps states, also the snapshot at its end.
 
         Args:
-            name: for `unpin`; a prefix pinned under it before is let go.
+            name: for `unpin`; the prefix pinned under it before is unpinned.
 
         Returns:
-            how many full blocks the prefix has.
+            the number of full blocks of the prefix.
 
         Raises:
             InvalidRequestError: a request of the model's length would no longer fit beside what is
-                pinned, so that the head of the queue could wait for ever; or no snapshot would
-                be left for what is not pinned. Nothing was changed.
+                pinned, so that the head of the queue could wait for ever; or all snapshots would be
+                pinned. Nothing was changed.
         """
         hashes: list[bytes] = []
         self._chain(hashes, token_ids)
@@ -310,8 +312,8 @@ class KVCache:
         return len(hashes)
 
     def unpin(self, name: str) -> None:
-        """Let the blocks of a pinned prefix be evicted again, its tail first; an unknown name is
-        ignored.
+        """Make the blocks of a pinned prefix evictable again, its tail first; ignores an unknown
+        name.
         """
         hashes = self._pins.pop(name, [])
         if self.snapshots is not None and hashes:
@@ -327,8 +329,8 @@ class KVCache:
                     self.pool.unpin(block)
 
     def pins(self) -> list[tuple[str, int, int]]:
-        """The pinned prefixes: (name, number of blocks, how many of them are computed). Where the
-        model keeps states, those count behind which there is a snapshot.
+        """The pinned prefixes: (name, number of blocks, number of computed blocks). If the model
+        keeps states, a block counts as computed if a snapshot follows it.
         """
 
         def computed(hashes: list[bytes]) -> int:

@@ -1,4 +1,4 @@
-"""PoolParts: the storages of layers that differ in their heads, over one block pool."""
+"""PoolParts: the storages of layers with different heads, over one block pool."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from engine.cache.storage import KVStorage
 
 
 class PoolParts:
-    """Does to each part what a plan asks of blocks: a block is the same one in all of them.
+    """Applies block operations to every part: a block has the same number in all of them.
 
     Args:
-        parts: of as many blocks each.
+        parts: storages with equal numbers of blocks.
     """
 
     def __init__(self, parts: Sequence[KVStorage]) -> None:
@@ -38,7 +38,7 @@ class PoolParts:
             part.swap_in(pairs)
 
     def swap_rate(self) -> float:
-        """See `KVStorage.swap_rate`: that of all parts, one after the other."""
+        """See `KVStorage.swap_rate`: the rate of all parts, one after the other."""
         rates = [part.swap_rate() for part in self._parts]
         if not all(rates):
             return 0.0

@@ -1,4 +1,4 @@
-"""BlockPool: who holds which block of the KV cache. It keeps books, and has no tensors."""
+"""BlockPool: who holds which block of the KV cache. It does the accounting, without tensors."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _FREE, _CACHED, _USED, _SHARED, _RESERVED, _PINNED = (
 class BlockPool:
     """Blocks with reference counts (PagedAttention, SOSP'23, sections 4.2 and 4.4).
 
-    A block is free (blank), cached (no holder, but its content may be found again) or used;
-    `free + cached + used == num_blocks` always. Some used blocks are shared (several holders) or
-    reserved (held, but not yet to be filled), and some cached blocks are pinned (never evicted).
-    New blocks come from the free ones. When there are none, the cached block that was let go
-    longest ago is evicted.
+    A block is free (blank), cached (no holder, but its content may be found again) or used; `free +
+    cached + used == num_blocks` always. Some used blocks are shared (several holders) or reserved
+    (held, but not yet to be filled), and some cached blocks are pinned (never evicted). New blocks
+    come from the free ones. When there are none, the cached block that was released longest ago is
+    evicted.
 
     Args:
-        evicted: called with a cached block before it is given anew, to forget what it held.
+        evicted: called with a cached block before it is reallocated, to unpublish its content.
 
     Attributes:
-        time: engine clock of the last plan, seconds; blocks change hands at this time.
+        time: engine clock of the last plan, seconds; allocations and releases get this time.
     """
 
     def __init__(self, num_blocks: int, evicted: Callable[[int], None]) -> None:
         self.num_blocks = num_blocks
         self.time = 0.0
         self._evicted = evicted
-        # This is a stack, because the block freed last is warm in the processor's cache.
+        # A stack, because the block freed last is warm in the processor's cache.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._kept = bytearray(num_blocks)
@@ -63,7 +63,7 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Blocks without holder whose content is kept, pinned ones among them."""
+        """Blocks without holder whose content is kept, including pinned ones."""
         return len(self._cached) + self._num_pinned_idle
 
     @property
@@ -86,7 +86,7 @@ class BlockPool:
 
     @property
     def num_available(self) -> int:
-        """Blocks that `give` can give: free ones, and cached ones that are not pinned."""
+        """Blocks that `give` can allocate: free ones, and cached ones that are not pinned."""
         return len(self._free) + len(self._cached)
 
     def is_available(self, block: int) -> bool:
@@ -94,10 +94,10 @@ class BlockPool:
         return self._states[block] == _CACHED
 
     def give(self, count: int, seq: int, *, reserve: bool = False) -> list[int]:
-        """Give `count` blocks to sequence `seq`. The caller has checked `num_available`.
+        """Allocate `count` blocks to sequence `seq`. The caller has checked `num_available`.
 
         Args:
-            reserve: the blocks are for tokens still to come; `fill` puts them to use.
+            reserve: whether the blocks are for later tokens; `fill` puts them to use.
         """
         state, change = (_RESERVED, BlockChange.RESERVED) if reserve else (_USED, BlockChange.GIVEN)
         blocks = []
@@ -119,13 +119,13 @@ class BlockPool:
         return blocks
 
     def fill(self, block: int) -> None:
-        """Put a reserved block to use."""
+        """Mark a reserved block as used."""
         self._num_reserved -= 1
         self._states[block] = _USED
         self._log.append((BlockChange.FILLED, block, self._owners[block]))
 
     def share(self, block: int, seq: int) -> None:
-        """Let `seq` hold a block whose content is kept, whether or not others hold it too."""
+        """Add `seq` as a holder of a block with content, whether or not it has other holders."""
         state = self._states[block]
         if state in (_CACHED, _PINNED):
             if state == _CACHED:
@@ -140,11 +140,11 @@ class BlockPool:
         self._log.append((BlockChange.SHARED, block, seq))
 
     def keep(self, block: int) -> None:
-        """Have a block stay cached, instead of becoming free, when its last holder lets go."""
+        """Make a block cached instead of free when its last holder releases it."""
         self._kept[block] = 1
 
     def pin(self, block: int) -> None:
-        """Never evict a block whose content is kept."""
+        """Never evict a block with content."""
         self._pinned.add(block)
         if self._states[block] == _CACHED:
             del self._cached[block]
@@ -153,7 +153,7 @@ class BlockPool:
             self._log.append((BlockChange.PINNED, block, -1))
 
     def unpin(self, block: int) -> None:
-        """Let a pinned block be evicted again, after those that are cached now."""
+        """Make a pinned block evictable again, after those that are cached now."""
         self._pinned.discard(block)
         if self._states[block] == _PINNED:
             self._num_pinned_idle -= 1
@@ -162,7 +162,7 @@ class BlockPool:
             self._log.append((BlockChange.UNPINNED, block, -1))
 
     def release(self, blocks: Iterable[int], seq: int) -> None:
-        """Have `seq` let go of blocks. The first is evicted first, so pass a table in reverse."""
+        """Release blocks held by `seq`. The first is evicted first, so pass a table in reverse."""
         for block in blocks:
             holders = self._holders.get(block)
             if holders is not None:
@@ -191,7 +191,7 @@ class BlockPool:
                 self._log.append((BlockChange.FREED, block, seq))
 
     def view(self, block: int) -> BlockView:
-        """A block, as far as the books tell."""
+        """Details of a block, as far as the pool has them."""
         since = self._since[block]
         owner = self._owners[block]
         return BlockView(
@@ -202,13 +202,14 @@ class BlockPool:
         )
 
     def take_events(self) -> BlockEvents:
-        """What happened since the last call."""
+        """Remove and return the events since the last call."""
         log, self._log = tuple(self._log), []
         return BlockEvents(log)
 
     def copy(self) -> PoolCopy:
-        """The books as they stand. For 65,000 blocks this takes 0.01 ms, and 0.8 ms if 10,000 of
-        them are shared."""
+        """Copy the accounting. For 65,000 blocks this takes 0.01 ms, and 0.8 ms if 10,000 of them
+        are shared.
+        """
         counts = BlockMap(
             num_blocks=self.num_blocks,
             stretches=(),
@@ -223,7 +224,7 @@ class BlockPool:
         return PoolCopy(counts, self._states.decode("ascii"), self._owners[:], holders)
 
     def check(self, tables: Iterable[tuple[int, Iterable[int]]]) -> None:
-        """Compare the books with the block tables that exist: (sequence, its blocks).
+        """Compare the accounting with the existing block tables: (sequence, its blocks).
 
         Raises:
             AssertionError: a block is lost, held twice, or counted wrongly.

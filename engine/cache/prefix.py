@@ -1,4 +1,4 @@
-"""PrefixIndex: finds blocks by what they hold, for sharing equal prefixes."""
+"""PrefixIndex: finds blocks by their content, so that equal prefixes are shared."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 
 def root_hash(key: str, salt: str = "") -> bytes:
-    """The hash at which every chain of this salt starts. `key` names all that the cache's content
-    depends on except the tokens: model and dtype. It has no line break, so that no salt makes it
-    another."""
+    """The hash at which every chain of this salt starts. `key` identifies everything but the tokens
+    that the content depends on: model and dtype. It has no line break, so that a salt cannot turn
+    it into another key.
+    """
     text = f"{key}\n{salt}" if salt else key
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block: of its tokens and, by its parent's hash, of all tokens before it.
+    """Hash of a full block: of its tokens and, through its parent's hash, of all tokens before it.
 
     It is the SHA-256 of the ids as 32-bit integers. Equal hashes mean equal prefixes, so tokens
     need not be compared, and nobody can craft a collision that reads another user's cache.
@@ -26,7 +27,7 @@ def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class Content(NamedTuple):
-    """What a full block holds: its hash, the place of its first token, and its token ids."""
+    """A full block's content: its hash, the position of its first token, and its token ids."""
 
     hash: bytes
     position: int
@@ -34,10 +35,10 @@ class Content(NamedTuple):
 
 
 class PrefixIndex:
-    """Which block holds which prefix. A block has one hash; of equal blocks the first is kept.
+    """Maps prefixes to blocks. A block has one hash; of equal blocks the first is kept.
 
     Args:
-        num_blocks: of the pool.
+        num_blocks: size of the pool.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -52,11 +53,11 @@ class PrefixIndex:
         return self._blocks.get(hash)
 
     def content(self, block: int) -> Content | None:
-        """What a block holds; None if it is not published."""
+        """Content of a block; None if it is not published."""
         return self._contents[block]
 
     def add(self, block: int, content: Content) -> bool:
-        """Publish a block; False when another block holds the same already."""
+        """Publish a block; False if another block with the same content is already published."""
         if content.hash in self._blocks:
             return False
         self._blocks[content.hash] = block
@@ -64,18 +65,18 @@ class PrefixIndex:
         return True
 
     def drop(self, block: int) -> None:
-        """Forget an evicted block."""
+        """Unpublish an evicted block."""
         content, self._contents[block] = self._contents[block], None
         assert content is not None
         del self._blocks[content.hash]
 
 
 def _of_final_size(count: int) -> dict[bytes, int]:
-    """An empty dictionary with the room that one of `count` keys has in the end, if keys go as
-    others come: Python makes that anew at twice its size when its first room is used up. Of 65,600
-    blocks that was 5 MB, after 20 minutes of 64 chats.
+    """Return an empty dictionary preallocated for `count` keys, if keys are removed as others are
+    added: otherwise Python rebuilds it at twice the size when it first fills up. For 65,600 blocks
+    that was 5 MB, after 20 minutes of 64 chats.
     """
-    # Of its places two thirds are used, and a new one has at least three for each key.
+    # Python fills two thirds of its entries, and a rebuilt one has at least three for each key.
     num_places = 1 << (3 * count - 1).bit_length()
     rooms: dict[Any, int] = dict.fromkeys(range(num_places // 3 + 1), 0)
     while rooms:

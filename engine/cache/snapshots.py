@@ -1,4 +1,4 @@
-"""SnapshotPool: which prefix each snapshot of a state is of. It keeps books, and has no tensors."""
+"""SnapshotPool: maps prefixes to state snapshots. It does the accounting, without tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import Counter, OrderedDict
 class SnapshotPool:
     """Snapshots of states that sequences had at the end of a full block, for prefix hits.
 
-    A model with states beside its keys and values can go on from a prefix only where a snapshot of
-    them was taken. A snapshot is free, pending (the step that takes it has not ended) or kept by
-    the hash of its prefix (`engine.cache.prefix`); `free + pending + kept == num_snapshots` always.
-    When none is free, the kept one that was used longest ago is given up, unless a request is about
-    to go on from it, or its prefix is pinned.
+    A model with states beside its keys and values can continue from a prefix only where a snapshot
+    was taken. A snapshot is free, pending (the step that takes it has not ended) or kept by the
+    hash of its prefix (`engine.cache.prefix`); `free + pending + kept == num_snapshots` always.
+    When none is free, the least recently used kept one is evicted, unless a request is about to
+    continue from it or its prefix is pinned.
     """
 
     def __init__(self, num_snapshots: int) -> None:
@@ -28,23 +28,23 @@ class SnapshotPool:
         return len(self._kept)
 
     def has(self, hash: bytes) -> bool:
-        """Whether there is a snapshot of this prefix."""
+        """Whether this prefix has a snapshot."""
         return hash in self._kept
 
     def hold(self, hash: bytes) -> int:
-        """Keep the snapshot of a prefix until `release`; returns it."""
+        """Protect the snapshot of a prefix from eviction until `release`; returns it."""
         self._held[hash] += 1
         self._kept.move_to_end(hash)
         return self._kept[hash]
 
     def release(self, hash: bytes) -> None:
-        """Let a snapshot be given up again."""
+        """Make a held snapshot evictable again."""
         self._held[hash] -= 1
         if not self._held[hash]:
             del self._held[hash]
 
     def take(self) -> int | None:
-        """A snapshot for a step to write; None if all are pending, held or pinned."""
+        """Allocate a snapshot for a step to write; None if all are pending, held or pinned."""
         if self._free:
             snapshot = self._free.pop()
         else:
@@ -56,7 +56,7 @@ class SnapshotPool:
         return snapshot
 
     def keep(self, snapshot: int, hash: bytes) -> None:
-        """Let a pending snapshot be found. Of two of one prefix, the first is kept."""
+        """Publish a pending snapshot. Of two of one prefix, the first is kept."""
         if hash in self._kept:
             self._kept.move_to_end(hash)
             self.drop(snapshot)
@@ -65,31 +65,31 @@ class SnapshotPool:
             self._kept[hash] = snapshot
 
     def drop(self, snapshot: int) -> None:
-        """Give a pending snapshot up."""
+        """Free a pending snapshot."""
         self._pending.remove(snapshot)
         self._free.append(snapshot)
 
     def forget(self, hash: bytes) -> None:
-        """Give the snapshot of a prefix up, if there is one that is neither held nor pinned."""
+        """Free the snapshot of a prefix, if there is one that is neither held nor pinned."""
         if hash in self._kept and self._may_go(hash):
             self._free.append(self._kept.pop(hash))
 
     def pin(self, hash: bytes) -> None:
-        """Never give the snapshot of a prefix up, from when there is one until `unpin`."""
+        """Protect the snapshot of a prefix, present or future, from eviction until `unpin`."""
         self._pinned.add(hash)
 
     def unpin(self, hash: bytes) -> None:
-        """Let the snapshot of a prefix be given up again; another one is ignored."""
+        """Make the snapshot of a prefix evictable again; ignores an unknown prefix."""
         self._pinned.discard(hash)
 
     def _may_go(self, hash: bytes) -> bool:
         return hash not in self._held and hash not in self._pinned
 
     def check(self) -> None:
-        """Verify the books.
+        """Verify the accounting.
 
         Raises:
-            AssertionError: a snapshot is lost or there twice, or one is held that is not kept.
+            AssertionError: a snapshot is lost or duplicated, or held but not kept.
         """
         everywhere = [*self._free, *self._pending, *self._kept.values()]
         assert sorted(everywhere) == list(range(self.num_snapshots)), "a snapshot is lost or twice"

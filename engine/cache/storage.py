@@ -22,14 +22,14 @@ from engine.native import kernels
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a cache holds, whatever its layout.
+    """Dimensions of a cache, independent of its layout.
 
     Attributes:
         block_size: token slots in a block.
-        num_host_blocks: blocks in host memory, for `swap_out`.
+        num_host_blocks: blocks in host memory, for swapping.
         head_dim, value_dim: length of a key and of a value of one head.
-        value_in_key: whether values are the first `value_dim` numbers of their keys, and are not
-            stored beside them.
+        value_in_key: whether values are the first `value_dim` numbers of their keys, and not stored
+            separately.
     """
 
     num_layers: int
@@ -45,7 +45,7 @@ class CacheShape:
 
 
 def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
-    """The dimensions of a model's pool in this envelope, where all layers have the same heads."""
+    """Dimensions of a model's pool in this envelope, if all layers have the same heads."""
     return CacheShape(
         num_layers=shape.num_layers,
         num_blocks=config.num_blocks,
@@ -61,8 +61,8 @@ def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
 
 
 def cache_shapes(config: EngineConfig, shape: ModelShape) -> list[CacheShape]:
-    """The dimensions of the parts of a model's pool, one for each kind of heads, in the order in
-    which the layers first have them.
+    """Dimensions of the parts of a model's pool, one for each kind of heads, in the order in which
+    the layers first use them.
     """
     whole = cache_shape(config, shape)
     layers = shape.layers
@@ -81,8 +81,8 @@ def cache_shapes(config: EngineConfig, shape: ModelShape) -> list[CacheShape]:
 
 
 def places(shape: ModelShape) -> list[tuple[int, int]]:
-    """For each layer that attends, the part of the pool that its keys and values lie in, and their
-    place there. Layers that share them have the same place.
+    """For each attention layer, (part of the pool, index in that part) of its keys and values.
+    Layers that share them have the same place.
     """
     parts: dict[LayerHeads, int] = {}
     found: dict[int, tuple[int, int]] = {}
@@ -96,18 +96,18 @@ def places(shape: ModelShape) -> list[tuple[int, int]]:
 
 
 def _kind(heads: LayerHeads) -> LayerHeads:
-    """What of a layer's heads matters to its cache: not how many attend."""
+    """A layer's heads as its cache sees them: the number of query heads does not matter."""
     return replace(heads, num_heads=heads.num_kv_heads)
 
 
 class KVStorage(ABC):
     """Keys and values of every layer in blocks of token slots (PagedAttention, SOSP'23, section 4).
 
-    Slot s of the pool is token s % block_size of block s // block_size, in every layer. How a block
-    lies in memory is its attention backend's choice.
+    Slot s of the pool is token s % block_size of block s // block_size, in every layer. The
+    attention backend chooses the memory layout of a block.
 
     Attributes:
-        keys, values: for each layer, [num_blocks, *block]; no values where they are in the keys.
+        keys, values: for each layer, [num_blocks, *block]; no values if they are part of the keys.
 
     Args:
         key_block, value_block: shape of one block of a layer.
@@ -119,8 +119,8 @@ class KVStorage(ABC):
         self.shape = shape
         blocks = (key_block,) if shape.value_in_key else (key_block, value_block)
         # All layers are in one allocation, so that a copy of blocks is one operation, not one for
-        # each layer. The memory is left as it comes: zeroing 1.6 GB took 4.5 s at start, and a
-        # block is cleared when it is given.
+        # each layer. The memory is not initialised: zeroing 1.6 GB took 4.5 s at start, and a block
+        # is cleared when it is allocated.
         self._all = tuple(
             torch.empty(
                 shape.num_layers, shape.num_blocks, *block, dtype=shape.dtype, device=shape.device
@@ -144,7 +144,7 @@ class KVStorage(ABC):
         Args:
             slots: [T] int64, distinct.
             key: [T, num_kv_heads, head_dim].
-            value: [T, num_kv_heads, value_dim]; it is not looked at where values are in the keys.
+            value: [T, num_kv_heads, value_dim]; ignored if values are part of the keys.
         """
 
     @property
@@ -190,7 +190,7 @@ class KVStorage(ABC):
     def swap_rate(self) -> float:
         """Bytes a second at which blocks are swapped, out and back; 0 without host blocks.
 
-        It is measured, so call this before anything is in host memory.
+        This is a measurement, so call it before host memory is in use.
         """
         most = min(self.shape.num_blocks, self.shape.num_host_blocks)
         count = min(most, max(1, 2 * PIECE_BYTES // self._host.row_bytes))
@@ -198,7 +198,7 @@ class KVStorage(ABC):
             return 0.0
         pairs = [(block, block) for block in range(count)]
         seconds = 0.0
-        for _ in range(2):  # The first time, memory is touched that nobody has used.
+        for _ in range(2):  # The first pass touches memory that was never used.
             self._synchronise()
             start = perf_counter()
             self.swap_out(pairs)
@@ -208,26 +208,26 @@ class KVStorage(ABC):
         return 2 * count * self._host.row_bytes / seconds
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        """Numbers of blocks on the device, sent there without waiting."""
+        """Block numbers on the device, sent there without waiting."""
         index = torch.tensor(blocks, pin_memory=self.shape.device.type == "cuda")
         return index.to(self.shape.device, non_blocking=True)
 
     def _pieces(
         self, pairs: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Sources and targets of the pairs, as many at a time as one piece holds."""
+        """Split the pairs into sources and targets, each as many as one piece holds."""
         most = max(1, PIECE_BYTES // self._host.row_bytes)
         for first in range(0, len(pairs), most):
             sources, targets = zip(*pairs[first : first + most], strict=True)
             yield sources, targets
 
     def _piece(self, num_blocks: int) -> Tensor:
-        """Memory of the device for blocks as they lie in host memory, [num_blocks, width]."""
+        """Allocate device memory for blocks in host layout, [num_blocks, width]."""
         shape = self.shape
         return torch.empty(num_blocks, sum(self._widths), dtype=shape.dtype, device=shape.device)
 
     def _parts(self, piece: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Keys and values of a piece, [n, num_layers, *block], each with those of the pool."""
+        """Keys and values of a piece, [n, num_layers, *block], each with the pool's tensor."""
         for part, tensor in zip(torch.split(piece, self._widths, dim=1), self._all, strict=True):
             yield part.view(len(piece), len(tensor), *tensor.shape[2:]), tensor
 
@@ -237,7 +237,7 @@ class KVStorage(ABC):
 
 
 class TokenStorage(KVStorage):
-    """Storage in which a token's heads lie beside each other, as the model computes them.
+    """Storage with a token's heads side by side, as the model computes them.
 
     Attributes:
         keys: for each layer, [num_blocks, block_size, num_kv_heads, head_dim].
@@ -269,9 +269,9 @@ class TokenStorage(KVStorage):
 
 
 class HeadStorage(KVStorage):
-    """Storage in which the tokens of a block lie beside each other, head by head.
+    """Storage with the tokens of a block side by side, head by head.
 
-    A program that reads the keys of one head reads whole runs of memory.
+    A kernel that reads the keys of one head reads whole runs of memory.
 
     Attributes:
         keys: for each layer, [num_blocks, num_kv_heads, block_size, head_dim].
@@ -289,9 +289,9 @@ class HeadStorage(KVStorage):
 
 
 class UnitStorage(KVStorage):
-    """Storage in which a block of one head is a unit that vectors and tiles read as it lies.
+    """Storage in which a block of one head is a unit that vectors and tiles read as it is.
 
-    `Cache` in kernels.hpp has the layout.
+    The layout is documented at `Cache` in kernels.hpp.
 
     Attributes:
         keys: for each layer, [num_blocks, num_kv_heads, key unit].
@@ -318,7 +318,7 @@ class UnitStorage(KVStorage):
         self._native.store(self.keys[layer], values, slots, _rows(key), rows)
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of whole blocks, as `TokenStorage.gather` gives them."""
+        """Copies of whole blocks, in the shape of `TokenStorage.gather`."""
         shape = self.shape
         units = (len(blocks), shape.num_kv_heads)
         keys = self.keys[layer].index_select(0, blocks)
@@ -333,6 +333,6 @@ class UnitStorage(KVStorage):
 
 
 def _rows(heads: Tensor) -> Tensor:
-    """[T, heads, size] as [T, heads * size], a copy where numbers of a token are not adjacent."""
+    """[T, heads, size] as [T, heads * size], copied if the numbers of a token are not adjacent."""
     rows = heads.flatten(1)
     return rows if rows.stride(1) == 1 else rows.contiguous()
