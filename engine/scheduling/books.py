@@ -1,4 +1,4 @@
-"""Books: who runs, who waits, and what is yet to be copied; what the steps of a scheduler share."""
+"""Books: running and waiting requests and pending copies, shared by the parts of a scheduler."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from engine.scheduling.swaps import Swaps
 
 @dataclass(slots=True)
 class Books:
-    """What the steps of one scheduler share.
+    """State that the parts of one scheduler share.
 
     Attributes:
         running: requests that hold a slot, in the order of admission.
-        groups: running requests that were started together.
-        swaps: victims that keep what they have computed in host memory.
-        shares: of the slots, for users who have few.
+        groups: request-level batches that run.
+        swaps: victims whose computed tokens are in host memory.
+        shares: slots reserved for users who hold few.
         copies: (source, target) blocks that the next plan copies first, by the target's request.
-        restores: the prefix whose state a request goes on from with its first row, and the snapshot
-            of it.
+        restores: for a request that continues from a snapshot with its first row: the prefix's hash
+            and the snapshot.
     """
 
     cache: KVCache
@@ -38,7 +38,7 @@ class Books:
     restores: dict[Request, tuple[bytes, int]] = field(default_factory=dict)
 
     def give_restore_up(self, request: Request) -> None:
-        """Let go of the snapshot that a request was to go on from, if it was to."""
+        """Release the snapshot that a request was to continue from, if there is one."""
         if request in self.restores:
             hash, _ = self.restores.pop(request)
             assert self.cache.snapshots is not None

@@ -1,4 +1,4 @@
-"""StepComposer: one step while it is being put together; the only way a policy acts."""
+"""StepComposer: builds one step; the only interface through which a policy acts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.batch.request import Request
 from engine.scheduling.books import Books
 from engine.scheduling.start import Start
 
-# The running request with the largest key loses its blocks; of equals, the latest arrival does.
+# The running request with the largest key is preempted; of equals, the latest arrival.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
     "lowest_priority": lambda request: (-request.priority, request.ordinal),
     "latest": lambda request: (0, request.ordinal),
@@ -22,19 +22,19 @@ _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
 
 
 class StepComposer:
-    """Gives tokens and blocks to requests within the step's budget, the slots and the pool.
+    """Allocates tokens and blocks to requests within the step's budget, the slots and the pool.
 
     Attributes:
         now: engine clock, seconds.
         budget: tokens left for this step.
-        rows: what is planned so far, by request; a preemption takes a row back.
-        saves: snapshots that are to be taken of requests' states.
+        rows: rows planned so far, by request; a preemption removes its row.
+        saves: snapshots to take of requests' states.
         admitted: requests that got a slot in this step.
         preempted: requests that lost their blocks in this step.
-        stranded: requests that cannot get a block though nobody else holds one.
-        wait: why the head of the queue was not admitted, or why the policy did not try to.
-        wake_at: when the policy wants a step even if nothing else happens by then; None if never.
-        arrived: requests queued since the policy's last step; at its first step, all that wait.
+        stranded: requests that cannot get a block although no other request holds one.
+        wait: why the head of the queue was not admitted, or why the policy did not try.
+        wake_at: when the policy wants a step even if nothing else happens; None if never.
+        arrived: requests queued since the policy's last step; at its first step, all waiting ones.
     """
 
     def __init__(self, knobs: Knobs, books: Books, now: float = 0.0) -> None:
@@ -61,7 +61,7 @@ class StepComposer:
 
     @property
     def running(self) -> Sequence[Request]:
-        """Requests that hold a slot, in the order of admission; a view, which changes with them."""
+        """Requests that hold a slot, in the order of admission; a live view."""
         return self._books.running
 
     @property
@@ -79,44 +79,44 @@ class StepComposer:
 
     @property
     def group_runs(self) -> bool:
-        """Whether a request-level batch has not ended."""
+        """Whether a request-level batch still runs."""
         return bool(self._books.groups)
 
     @property
     def num_slots(self) -> int:
-        """Slots that are free."""
+        """Free slots."""
         taken = len(self._books.running) + self._books.groups.num_parked
         return max(self.knobs.max_num_seqs - taken, 0)
 
     def is_barred(self, request: Request) -> bool:
-        """Whether the slots that are free are for users who have fewer, as a waiting request's has.
-        One that was preempted had a slot.
+        """Whether the free slots are reserved for users who hold fewer than the user of this
+        waiting request. A preempted request is never barred, because it had a slot.
         """
         is_new = request.state is RequestState.WAITING
         return is_new and request.origin.user in self._books.waiting.barred
 
     @property
     def moved(self) -> int:
-        """Bytes that are copied to host memory and back for what is planned so far."""
+        """Bytes to copy to host memory and back for the rows planned so far."""
         return self._books.swaps.moved
 
     def limit_budget(self, tokens: int) -> None:
-        """Give this step fewer tokens than the knob allows; call it before anything is planned."""
+        """Lower this step's token budget below the knob; call it before anything is planned."""
         self.budget = self.max_budget = max(0, min(tokens, self.knobs.max_num_batched_tokens))
 
     def hold(self, wait: Wait) -> None:
-        """Say why the policy does not try to admit: the head of the queue shows it."""
+        """Set why the policy does not try to admit, which the head of the queue shows."""
         self.wait = wait
 
     def wake(self, moment: float) -> None:
-        """Ask for a step at this time on the engine's clock, if none comes before."""
+        """Request a step at this time on the engine's clock, if none comes earlier."""
         self.wake_at = moment if self.wake_at is None else min(self.wake_at, moment)
 
     def schedule(self, request: Request, limit: int | None = None) -> int:
         """Plan up to `limit` tokens of a running request; returns how many.
 
         The blocks that they need come from the pool. While it has too few, running requests are
-        preempted. The knob `victim` says which goes first, and it may be this request itself.
+        preempted, in the order of the knob `victim`; this request may be one of them.
         """
         if request.state is not RequestState.RUNNING or not request.wants_tokens:
             return 0
@@ -150,11 +150,11 @@ class StepComposer:
         return count
 
     def _make_room(self, request: Request, missing: int) -> bool:
-        """See to it that the pool has `missing` blocks; False if the request has to wait."""
+        """Preempt until `missing` blocks are available; False if the request has to wait."""
         running = self._books.running
         while missing > self._cache.pool.num_available:
             if self._books.reclaim.num_pending:
-                return False  # Blocks are on their way back; nobody else need lose any for this.
+                return False  # Blocks are about to be freed, so no other request need be preempted.
             if len(running) == 1:
                 self.stranded.append(request)
                 return False
@@ -172,22 +172,22 @@ class StepComposer:
         whole: bool = False,
         reserve: bool = False,
     ) -> bool:
-        """Give a waiting request a slot, the blocks that are cached of it, and its first tokens.
+        """Give a waiting request a slot, its cached blocks and its first tokens.
 
         Args:
-            limit: most tokens in this step; 0 gives it its slot and blocks only.
-            whole: admit it only if its whole prompt is computed in this step. A prompt that no step
-                with these decodes could hold is admitted all the same, and runs in chunks.
-            reserve: set blocks aside for all the tokens that it may ever have (Orca, OSDI'22,
-                section 4.2).
+            limit: most tokens in this step; 0 gives it only its slot and blocks.
+            whole: admit it only if this step computes its whole prompt. A prompt too long for any
+                step with these decodes is admitted anyway, and runs in chunks.
+            reserve: reserve blocks for all tokens that it may ever have (Orca, OSDI'22, section
+                4.2).
 
         Returns:
             whether it was admitted; if not, `wait` says why. A request that does not wait is not
-            admitted either, and leaves `wait` as it was.
+            admitted, and leaves `wait` unchanged.
         """
         if request.state not in (RequestState.WAITING, RequestState.PREEMPTED):
             return False
-        # A copied block and the row that goes on in it belong to one plan, because that plan may
+        # A copied block and the row that continues in it belong to one plan, because that plan may
         # fail. So a request that gets no tokens in this step gets no copy.
         tokens = limit is None or limit > 0
         start = self._start(request, may_fork=tokens)
@@ -205,7 +205,7 @@ class StepComposer:
             if copy is not None:
                 self._books.copies[request] = copy
         else:
-            self._books.swaps.drop(request)  # The cache has as much of it.
+            self._books.swaps.drop(request)  # The cache has as many of its tokens.
             cache.adopt(request, start.hit)
             if cache.snapshots is not None and start.hit:
                 hash = request.block_hashes[len(start.hit) - 1]
@@ -222,11 +222,11 @@ class StepComposer:
         return True
 
     def start_group(self, members: Sequence[Request]) -> None:
-        """Bind requests admitted in this step: they keep slots and blocks until all have ended."""
+        """Group requests admitted in this step: they keep slots and blocks until all have ended."""
         self._books.groups.start(members)
 
     def halt(self, request: Request) -> Wait | None:
-        """Why a pause or a drain keeps a waiting request out; None if neither does."""
+        """Why a pause or a drain holds a waiting request back; None if neither does."""
         if self.knobs.paused:
             return Wait(Cause.PAUSED)
         if self.knobs.draining and request.state is not RequestState.PREEMPTED:
@@ -239,11 +239,11 @@ class StepComposer:
         return self._wait_of(request, start, tokens=True, whole=False, reserve=False)
 
     def num_cached(self, request: Request) -> int:
-        """Tokens of a waiting request that it would not have to compute if it were admitted now."""
+        """Tokens of a waiting request that need not be computed if it is admitted now."""
         return self._start(request).tokens
 
     def completes(self, request: Request) -> bool:
-        """Whether this step computes all that is known of a running request."""
+        """Whether this step computes all known tokens of a running request."""
         row = self.rows.get(request)
         return row is not None and row.start + row.count == request.num_tokens
 
@@ -278,8 +278,8 @@ class StepComposer:
             decodes = sum(not row.prefill for row in self.rows.values())
             if self.budget < count <= self.max_budget - decodes:
                 return Wait(Cause.WHOLE_PROMPT, (count, self.budget))
-        # The whole prompt must fit beside what half-computed prompts still need. Otherwise two of
-        # them could hold all blocks, and neither would end.
+        # The whole prompt must fit beside the blocks that partly computed prompts still need.
+        # Otherwise two of them could hold all blocks, and neither would end.
         need = self._cache.blocks_for(request.max_tokens if reserve else request.num_tokens)
         need -= start.shared
         kept = self._watermark if self.running else 0
@@ -289,21 +289,21 @@ class StepComposer:
         return None
 
     def _take(self, request: Request, slots: int) -> None:
-        """Count slots that its user got, or lost."""
+        """Count slots that the request's user gained or lost."""
         if self._books.waiting.leaves_slots:
             self._taken[request.origin.user] += slots
             self._taken = +self._taken
             self._bar()
 
     def _bar(self) -> None:
-        """Leave the last slots to users who have fewer, where the order asks for that."""
+        """Reserve the last slots for users who hold fewer, if the order does so."""
         books = self._books
         books.waiting.barred = books.shares.barred(
             self._taken, self.num_slots, self.knobs.max_num_seqs, books.waiting.users
         )
 
     def _promised_blocks(self) -> int:
-        """Blocks that running requests still need for the tokens they have."""
+        """Blocks that running requests still need for their known tokens."""
         if self._promised is None:
             missing = self._cache.missing
             self._promised = sum(missing(r, r.num_tokens) for r in self._books.running)
@@ -316,15 +316,15 @@ class StepComposer:
     def preempt(
         self, victim: Request, *, keep: bool = True, needed_by: Request | None = None
     ) -> None:
-        """Take a running request's slot, blocks and row (PagedAttention, SOSP'23, section 4.5).
+        """Free a running request's slot, blocks and row (PagedAttention, SOSP'23, section 4.5).
 
-        What it computed is copied to host memory, as the knob `preemption` has it, or is computed
-        again. The request keeps its tokens and its arrival. What is computed again runs as one
-        prompt when it is admitted again.
+        Its computed tokens are copied to host memory or recomputed, as the knob `preemption`
+        decides. The request keeps its tokens and its arrival. Recomputed tokens run as one prompt
+        when it is readmitted.
 
         Args:
-            keep: whether what its blocks hold may be copied; False if it may be wrong.
-            needed_by: the request that the blocks are taken for, if they are for one.
+            keep: whether its blocks may be copied; False if their content may be wrong.
+            needed_by: the request that needs the blocks, if there is one.
         """
         books = self._books
         row = self.rows.pop(victim, None)
@@ -334,8 +334,8 @@ class StepComposer:
             assert self._cache.snapshots is not None
             self._cache.snapshots.drop(self.saves.pop(victim))
         books.give_restore_up(victim)
-        # What a plan is yet to copy for it is not there. What it found when it was admitted just
-        # now can be found again.
+        # Content that a plan has yet to copy is not there. The prefix it found when it was admitted
+        # just now can be found again.
         owns = books.copies.pop(victim, None) is None and victim not in self.admitted
         if victim in self.admitted:
             self.admitted.remove(victim)

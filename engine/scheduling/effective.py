@@ -1,4 +1,4 @@
-"""effective: the knobs as they act, where that is not how they were asked for."""
+"""effective: the knobs in force, where they differ from the requested ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def effective(
     swaps: Swaps,
     cache: KVCache,
 ) -> dict[str, tuple[KnobValue, str]]:
-    """Knobs whose value in force is not the requested one, or that are ignored, and why.
+    """Knobs that are ignored or whose value in force differs from the requested one, and why.
 
     Args:
-        policy: the one that composed the last step.
+        policy: the policy that composed the last step.
     """
     notes: dict[str, tuple[KnobValue, str]] = {}
     users = {"policy": (policy.name, policy.uses)}

@@ -1,4 +1,4 @@
-"""Fair: the order that shares the engine between users by the tokens they were served."""
+"""Fair: the order that shares the engine between users by the tokens they have received."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from engine.api.knobs import Knobs, parse_weights
 from engine.batch.request import Request
 from engine.scheduling.queue import Fcfs, WaitingQueue
 
-# What a token costs (VTC, section 3.1). An output token costs more: it takes a step of its own.
+# Cost of a token (VTC, section 3.1). An output token costs more: it takes a step of its own.
 PROMPT_TOKEN = 1.0
 OUTPUT_TOKEN = 2.0
 
 _REMEMBERED = 1000
 
-# What a user was served, the ordinal of their first request, and their name.
+# A user's virtual counter, the ordinal of their first request, and their name.
 _Rank = tuple[float, int, str]
 
 
@@ -23,15 +23,15 @@ class Fair(WaitingQueue):
     """Virtual token counters: next is the oldest request of the user served least.
 
     This is Algorithm 2 of Sheng et al., OSDI'24. A prompt is charged when its request is first
-    admitted, and each output token when it is planned. Both are divided by the user's weight. A
-    user who comes back is lifted to the least counter of those who wait, so that idleness saves up
-    no credit. While two users wait all the time, what they were served differs by at most
-    2 * max(PROMPT_TOKEN * longest prompt, OUTPUT_TOKEN * largest batch in tokens) (Theorem 4.4).
+    admitted, and each output token when it is planned. Both are divided by the user's weight. The
+    counter of a user who comes back is raised to the least of those who wait, so that idle users
+    save up no credit. While two users wait all the time, their counters differ by at most 2 *
+    max(PROMPT_TOKEN * longest prompt, OUTPUT_TOKEN * largest batch in tokens) (Theorem 4.4).
 
-    Preempted requests go first, because their user was charged for the prompt already.
+    Preempted requests go first, because their user was already charged for the prompt.
 
-    A reply holds its slot to its end, however much its user was served meanwhile. So the last slots
-    are for users who have fewer (`Shares`): 128 long replies for one of them kept a short one of
+    A reply holds its slot to its end, however large its user's counter grows. So the last slots are
+    reserved for users who hold fewer (`Shares`): 128 long replies of one user kept a short one of
     another waiting for 35 s.
     """
 
@@ -45,8 +45,8 @@ class Fair(WaitingQueue):
         self._preempted = Fcfs(knobs)
         self._users: dict[str, Fcfs] = {}
         self._served: dict[str, float] = {}
-        # This heap has at least one rank for each user who waits. Ranks only grow, so a rank that
-        # is out of date is too small, and is corrected when it comes to the top.
+        # This heap has at least one rank for each waiting user. Ranks only grow, so an outdated
+        # rank is too small, and is corrected when it reaches the top.
         self._ranks: list[_Rank] = []
         self._num_waiting = 0
         self._last_left = ""
@@ -99,7 +99,7 @@ class Fair(WaitingQueue):
         return self._users[user].first()
 
     def head(self, count: int) -> list[Request]:
-        """The next `count` requests, if nothing but their prompts is served meanwhile."""
+        """The next `count` requests, if only their prompts are charged meanwhile."""
         if count < 1:
             return []
         requests = self._preempted.head(count)
@@ -125,7 +125,7 @@ class Fair(WaitingQueue):
             self._charge(request, OUTPUT_TOKEN)
 
     def resume(self, before: Fair) -> None:
-        """Take over the counters of the queue before. Its requests must have been pushed here."""
+        """Copy the counters of the previous queue. Its requests must have been pushed here."""
         self._served = dict(before._served)
         self._last_left = before._last_left
         self._rank_all()
@@ -137,12 +137,12 @@ class Fair(WaitingQueue):
         self._served[user] += cost / self._weight(request)
 
     def _floor(self) -> float:
-        """The counter that a user who comes is lifted to."""
+        """The counter to which a returning user is raised."""
         least = self._least(1)
         return least[0][0] if least else self._served.get(self._last_left, 0.0)
 
     def _least(self, count: int) -> list[_Rank]:
-        """The ranks of the `count` users served least; of equals, the earliest request leads."""
+        """The lowest `count` ranks, one for each user; of equals, the earliest request leads."""
         least: list[_Rank] = []
         while self._ranks and len(least) < count:
             rank = self._ranks[0]
@@ -169,7 +169,7 @@ class Fair(WaitingQueue):
         heapq.heapify(self._ranks)
 
     def _prune(self) -> None:
-        """Forget users who do not wait and would be lifted anyway: anybody may make up users."""
+        """Forget users who do not wait and would be raised anyway: anybody may make up users."""
         if len(self._served) > 2 * len(self._users) + _REMEMBERED:
             floor = self._floor()
             self._served = {

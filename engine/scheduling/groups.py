@@ -1,4 +1,4 @@
-"""Groups: requests that were started together and hold their places until the last one ends."""
+"""Groups: requests that start together and hold their slots and blocks until the last one ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engine.batch.request import Request
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A request-level batch: FasterTransformer's, and Triton's dynamic batcher's.
+    """A request-level batch, as in FasterTransformer and Triton's dynamic batcher.
 
     Attributes:
-        live: members that still run.
-        longest_prompt: tokens that every member's prompt is padded to.
-        parked: (sequence, blocks) of members that have ended; slot and blocks stay taken.
+        live: running members.
+        longest_prompt: length to which every member's prompt is padded.
+        parked: (sequence, blocks) of ended members, whose slots and blocks stay in use.
     """
 
     live: list[Request]
@@ -25,7 +25,7 @@ class Group:
 
 
 class Groups:
-    """The request-level batches that run. There is one at a time, except after a policy change."""
+    """The running request-level batches. There is one at a time, except after a policy change."""
 
     def __init__(self) -> None:
         self._groups: list[Group] = []
@@ -36,22 +36,22 @@ class Groups:
 
     @property
     def num_parked(self) -> int:
-        """Slots held by members that have ended."""
+        """Slots held by ended members."""
         return sum(len(group.parked) for group in self._groups) if self._groups else 0
 
     def parked_tables(self) -> list[tuple[int, list[int]]]:
-        """(sequence, blocks) of members that have ended."""
+        """(sequence, blocks) of ended members."""
         return [entry for group in self._groups for entry in group.parked]
 
     def start(self, members: Sequence[Request]) -> None:
-        """Bind running requests together."""
+        """Group running requests."""
         group = Group(list(members), max(request.num_prompt_tokens for request in members))
         self._groups.append(group)
         for request in members:
             self._of[request] = group
 
     def leave(self, request: Request, blocks: list[int]) -> list[tuple[int, list[int]]]:
-        """Take out a running request that ended; returns (sequence, blocks) that are free now.
+        """Remove a running request that ended; returns (sequence, blocks) that can now be freed.
 
         The blocks of a member stay with its group until the last member has ended.
         """
@@ -63,9 +63,10 @@ class Groups:
         return self._dissolve(group)
 
     def drop(self, request: Request) -> list[tuple[int, list[int]]]:
-        """Take out a running request that was preempted; returns (sequence, blocks) free now.
+        """Remove a running request that was preempted; returns (sequence, blocks) that can now be
+        freed.
 
-        Its own blocks are not among them: the caller has those.
+        Its own blocks are not among them, because the caller has those.
         """
         group = self._of.pop(request, None)
         if group is None:
@@ -74,10 +75,10 @@ class Groups:
         return self._dissolve(group)
 
     def padding(self, rows: Mapping[Request, Row]) -> tuple[Row, ...]:
-        """What padded batches would compute for nothing beside these rows.
+        """Rows that padded batches would compute in vain beside these.
 
-        A prompt is padded on the left to the length of the longest, once, in the step of its first
-        tokens. A member that has ended goes on, one token a step, as long as the others decode.
+        A prompt is left-padded to the longest, once, in the step of its first tokens. An ended
+        member continues, one token a step, as long as the others decode.
         """
         padding: list[Row] = []
         for group in self._groups:
@@ -96,7 +97,7 @@ class Groups:
         return tuple(padding)
 
     def _dissolve(self, group: Group) -> list[tuple[int, list[int]]]:
-        """End a group if no member runs any more; returns its members' (sequence, blocks) then."""
+        """Remove a group without running members; returns its members' (sequence, blocks)."""
         if group.live:
             return []
         self._groups.remove(group)

@@ -1,4 +1,4 @@
-"""The orders that exist, by name."""
+"""The queue orders, by name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ORDERS: dict[str, type[WaitingQueue]] = {
 
 
 def reorder(knobs: Knobs, before: WaitingQueue) -> WaitingQueue:
-    """The queue that the knobs ask for, with all requests of the queue before."""
+    """Make the queue that the knobs ask for, with all requests of the previous one."""
     queue = ORDERS[knobs.order](knobs)
-    # Requests go in by arrival, so that a fair order meets its users in the order they came.
+    # Requests are pushed by arrival, so that a fair order meets its users in that order.
     for request in sorted(before, key=lambda request: request.ordinal):
         queue.push(request)
     if isinstance(queue, Fair) and isinstance(before, Fair):

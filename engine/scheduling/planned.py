@@ -1,4 +1,4 @@
-"""Planned: a step's plan with the requests behind it."""
+"""Planned: a step's plan with its requests."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from engine.batch.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and the requests behind it.
+    """A plan and its requests.
 
     Attributes:
         requests: the request of each row.
-        epochs: each request's `num_preemptions` when it was planned. A request that was preempted
-            since then has another block table.
+        epochs: each request's `num_preemptions` at planning. A request preempted since then has
+            another block table.
         admitted: requests that got a slot.
-        preempted: requests that lost their slot since the plan before.
+        preempted: requests that lost their slot since the last plan.
         swapped: those of `preempted` that are swapped out.
         swapped_out: requests whose blocks the plan copies to host memory.
         swapped_in: requests whose blocks the plan copies back.
-        snapshots: (request, snapshot) that the plan takes of its state.
+        snapshots: (request, snapshot): states that the plan saves.
         prefix_queried_tokens, prefix_hit_tokens: tokens of requests admitted for the first time.
-        budget: tokens that the policy let the step have.
-        given_slots, unused_slots: as `engine.api.telemetry.StepRecord` has them.
+        budget: tokens that the policy allowed.
+        given_slots, unused_slots: see `engine.api.telemetry.StepRecord`.
     """
 
     plan: StepPlan
@@ -44,7 +44,7 @@ class Planned:
 
     @property
     def num_structured(self) -> int:
-        """Rows that sample a token of a reply with a structure."""
-        # 8 us for 256 rows without a structure; a generator takes 50 us.
+        """Rows that sample a token of a structured reply."""
+        # 8 us for 256 rows without a structure; a generator expression takes 50 us.
         both = zip(self.requests, self.plan.rows, strict=True)
         return sum([row.samples for request, row in both if request.grammar is not None])

@@ -1,4 +1,4 @@
-"""Policy: who gets how many tokens in a step. Each has a file; this is what they have in common."""
+"""Policy: decides how many tokens each request gets in a step. Each policy has its own file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.scheduling.composer import StepComposer
 class Policy(ABC):
     """A batching policy.
 
-    Blocks, preemption, watermark, slots and the queue's order are the composer's; a policy only
-    chooses who gets how many tokens, by calling `step.schedule` and `step.admit`. It lives until
-    another policy is chosen, and may keep what it needs from step to step. Requests that were
-    admitted under another policy are among `step.running`, and this one has to serve them.
+    The composer handles blocks, preemption, watermark, slots and the queue's order; a policy only
+    chooses how many tokens each request gets, by calling `step.schedule` and `step.admit`. It lives
+    until another policy is chosen, and may keep state from step to step. `step.running` includes
+    requests admitted under another policy, and this one has to serve them.
 
     Attributes:
-        name: as the `policy` knob names it.
-        uses: those knobs that act under this policy but not under every one.
+        name: its value of the `policy` knob.
+        uses: knobs that act under this policy but not under every one.
     """
 
     name: ClassVar[str]
@@ -30,4 +30,4 @@ class Policy(ABC):
         """Choose the rows of the next step."""
 
     def observe(self, record: StepRecord) -> None:  # noqa: B027  # most learn nothing
-        """Take in the record of a step that has ended; for policies that learn."""
+        """Learn from the record of a step that has ended; most policies ignore it."""

@@ -1,4 +1,4 @@
-"""Reclaim: takes blocks back. Those of a step in flight are taken back when it has ended."""
+"""Reclaim: frees blocks. Those that a step in flight uses are freed when it has ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from engine.cache.manager import KVCache
 
 
 class Reclaim:
-    """Returns the blocks of sequences that ended or were preempted.
+    """Frees the blocks of sequences that ended or were preempted.
 
-    A plan in flight may still write to the blocks it names, so they wait for its end.
+    A plan in flight may still write to its blocks, so they are freed after it.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -20,18 +20,18 @@ class Reclaim:
 
     @property
     def num_pending(self) -> int:
-        """Blocks that wait for a step."""
+        """Blocks to free after a step."""
         return sum(len(blocks) for _step, _seq, blocks in self._pending)
 
     def pending_tables(self) -> list[tuple[int, list[int]]]:
-        """(sequence, blocks) that wait for a step; for checking the books."""
+        """(sequence, blocks) to free after a step; for checking the accounting."""
         return [(seq, blocks) for _step, seq, blocks in self._pending]
 
     def step_begins(self, step: int, seqs: Collection[int]) -> None:
         self._in_flight[step] = seqs
 
     def step_ended(self, step: int) -> None:
-        """Free what waited for this step. Steps end in the order they began."""
+        """Free the blocks that waited for this step. Steps end in the order in which they began."""
         del self._in_flight[step]
         ripe = [entry for entry in self._pending if entry[0] <= step]
         self._pending = [entry for entry in self._pending if entry[0] > step]
@@ -39,7 +39,7 @@ class Reclaim:
             self._cache.pool.release(blocks, seq)
 
     def free(self, seq: int, blocks: list[int]) -> None:
-        """Release a sequence's blocks: now, or once the last plan in flight that has it ended."""
+        """Free a sequence's blocks: now, or after the last plan in flight that has it."""
         last = max((s for s, seqs in self._in_flight.items() if seq in seqs), default=0)
         if last:
             self._pending.append((last, seq, blocks))

@@ -1,4 +1,4 @@
-"""Scheduler: owns the requests, makes a plan for each step and takes its result in."""
+"""Scheduler: owns the requests, plans each step and processes its result."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Takes requests in, gives plans out and takes tokens in. It knows no model and reads no clock.
+    """Queues requests, plans steps and applies their results. It knows no model and reads no clock.
 
     Args:
-        swap_cost: what swapping and recomputing take; None if blocks are of no known size.
+        swap_cost: cost of swapping and recomputing; None if the size of blocks is unknown.
 
     Attributes:
         running: requests that hold a slot, in the order of admission.
-        head_wait: why the head of the queue waits, as of the last plan; None if nobody waits.
-        wake_at: when the policy wants a plan even if nothing else happens by then; None if never.
+        head_wait: why the head of the queue waits, as of the last plan; None if none waits.
+        wake_at: when the policy wants a plan even if nothing else happens; None if never.
         step: number of the last step planned.
     """
 
@@ -68,20 +68,20 @@ class Scheduler:
 
     @property
     def waiting(self) -> WaitingQueue:
-        """Requests that wait, in the order that the knobs ask for."""
+        """Waiting requests, in the order set by the knobs."""
         return self._books.waiting
 
     def add(self, request: Request) -> None:
         """Queue a request."""
         self.waiting.push(request)
         self._arrived.append(request)
-        # In a pause nobody takes these, and most may have left the queue meanwhile.
+        # During a pause nothing consumes these, and most may have left the queue meanwhile.
         if len(self._arrived) > 2 * len(self.waiting) + 1000:
             self._arrived = [r for r in self._arrived if r.state is RequestState.WAITING]
 
     def set_priority(self, request: Request, priority: int) -> None:
-        """Change the priority of a request that has not ended. One that runs keeps its slot: for
-        it, the new value counts when a victim is chosen and when it waits again.
+        """Change the priority of a request that has not ended. A running one keeps its slot: its
+        new priority counts when a victim is chosen and when it waits again.
         """
         if request.state is RequestState.RUNNING:
             request.priority = priority
@@ -89,10 +89,10 @@ class Scheduler:
             self.waiting.set_priority(request, priority)
 
     def plan(self, knobs: Knobs, now: float) -> Planned | None:
-        """Compose the next step; None when there is nothing to compute now.
+        """Compose the next step; None if there is nothing to compute now.
 
-        Progress counts from here on: `num_computed_tokens` moves past the planned tokens, and a row
-        that samples leaves a placeholder, so that the next step can be planned at once.
+        Progress counts from planning: `num_computed_tokens` moves past the planned tokens, and a
+        row that samples adds a placeholder, so that the next step can be planned at once.
         """
         self._follow_order(knobs)
         self.cache.pool.time = now
@@ -105,7 +105,7 @@ class Scheduler:
                     self._arrived = sorted(self.waiting, key=lambda request: request.ordinal)
                 composer.arrived, self._arrived = self._arrived, []
                 self._policy.compose(composer)
-            except Exception as error:  # What the policy planned so far can be carried out.
+            except Exception as error:  # The rows planned so far can still run.
                 self._policy_failed(knobs.policy, error)
         head = self.waiting.first()
         self.head_wait = self._why(composer, head) if head else None
@@ -118,7 +118,7 @@ class Scheduler:
         return self._freeze(composer) if composer.rows else None
 
     def observe(self, record: StepRecord) -> None:
-        """Give the policy the record of a step that has ended."""
+        """Pass the record of a step that has ended to the policy."""
         if self._swaps:
             self._swaps.cost.observe(record)
         try:
@@ -127,12 +127,12 @@ class Scheduler:
             self._policy_failed(self._policy.name, error)
 
     def take_failure(self) -> str:
-        """What the policy raised since the last call; empty if nothing."""
+        """Remove and return the policy's failure since the last call; empty if there was none."""
         failure, self._failure = self._failure, ""
         return failure
 
     def _policy_failed(self, name: str, error: Exception) -> None:
-        """A policy may be anybody's: what it raises ends neither the engine nor a request."""
+        """Record what a policy raised, which ends neither the engine nor a request."""
         log.error("the policy %s failed", name, exc_info=error)
         self._failure = f"{type(error).__name__}: {error}"
 
@@ -155,12 +155,12 @@ class Scheduler:
         )
 
     def take_stranded(self) -> list[Request]:
-        """Requests that need a block though nobody else holds one: they can only be ended."""
+        """Remove and return requests that need a block when no other holds one: they must end."""
         stranded, self._stranded = self._stranded, []
         return stranded
 
     def take_back(self, planned: Planned) -> None:
-        """Take in that a step failed: the tokens that its rows were to sample will not come."""
+        """Undo a failed step's progress: the tokens that its rows were to sample will not come."""
         self._reclaim.step_ended(planned.plan.step)
         for _request, snapshot in planned.snapshots:
             assert self.cache.snapshots is not None
@@ -170,7 +170,7 @@ class Scheduler:
             request.num_tokens -= row.samples
 
     def end_step(self, planned: Planned, *, publish: bool) -> None:
-        """Take in that a step ended: publish blocks it filled, free those that waited for it."""
+        """Process a step's end: publish the blocks it filled, free those that waited for it."""
         size, running = self.cache.block_size, RequestState.RUNNING
         for request, epoch, row in zip(
             planned.requests, planned.epochs, planned.plan.rows, strict=True
@@ -185,7 +185,7 @@ class Scheduler:
         self._reclaim.step_ended(planned.plan.step)
 
     def _keep_states(self, planned: Planned, *, publish: bool) -> None:
-        """Let the snapshots of a step that ended be found."""
+        """Publish the snapshots of a step that ended."""
         snapshots = self.cache.snapshots
         assert snapshots is not None
         of = {
@@ -203,10 +203,10 @@ class Scheduler:
                 snapshots.drop(snapshot)
 
     def doubtful(self, failed: Sequence[Planned]) -> list[Request]:
-        """Running requests whose blocks may hold something else now that these plans have failed.
+        """Running requests whose blocks may have wrong content now that these plans have failed.
 
-        What was being swapped out is given up: the steps before may not have left what was to be
-        copied, and the copy may not have been made.
+        Swaps in progress are dropped: earlier steps may not have written what was to be copied, and
+        the copies may not have been made.
         """
         swapped = [request for planned in failed for request in planned.swapped_out]
         swapped += self._swaps.out
@@ -218,7 +218,7 @@ class Scheduler:
         return [request for request in everybody if request.state is RequestState.RUNNING]
 
     def preempt(self, requests: Sequence[Request], knobs: Knobs) -> None:
-        """Send running requests back to the queue, to be recomputed, between two steps."""
+        """Send running requests back to the queue for recomputation, between two steps."""
         composer = StepComposer(knobs, self._books)
         for request in requests:
             composer.preempt(request, keep=False)
@@ -226,7 +226,7 @@ class Scheduler:
         self._preempted += requests
 
     def finish(self, request: Request, reason: FinishReason) -> None:
-        """End a request wherever it stands and free its blocks; ending it again does nothing."""
+        """End a request in any state and free its blocks; ending it again does nothing."""
         if request.state is RequestState.FINISHED:
             return
         if request.state is RequestState.RUNNING:
@@ -242,17 +242,17 @@ class Scheduler:
         request.finish_reason = reason
 
     def effective(self, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
-        """Knobs whose value in force is not the requested one, or that are ignored, and why."""
+        """Knobs that are ignored or whose effective value is not the requested one, and why."""
         return effective(
             knobs, self._policy, len(self.running), self._groups, self._swaps, self.cache
         )
 
     def wait_at(self, position: int) -> Wait:
-        """Why a request at `position` of the queue, from 0, waits."""
+        """Why the request at `position` of the queue, from 0, waits."""
         return replace(self.head_wait or Wait(Cause.NEXT), ahead=position)
 
     def check(self) -> None:
-        """Compare the pool's books with the block tables.
+        """Compare the pool's accounting with the block tables.
 
         Raises:
             AssertionError: a block is lost, held twice, or counted wrongly.
@@ -266,7 +266,7 @@ class Scheduler:
             self.cache.snapshots.check()
 
     def _forget(self, requests: Sequence[Request]) -> None:
-        """Have the runner release sequences that it knows."""
+        """Make the runner release sequences that it knows."""
         for request in requests:
             if request.ordinal in self._known:
                 self._known.remove(request.ordinal)
@@ -316,7 +316,7 @@ class Scheduler:
         seqs.update(r.fork_of.ordinal for r in self._books.copies if r.fork_of is not None)
         self._books.copies.clear()
         for request in composer.admitted:
-            request.fork_of = None  # It has taken what it could, so its source may go.
+            request.fork_of = None  # It has copied what it could, so the source may be freed.
         self._reclaim.step_begins(plan.step, seqs)
         given, unused = self._slots()
         return Planned(
@@ -337,7 +337,7 @@ class Scheduler:
         )
 
     def _advance(self, planned: Sequence[tuple[Request, Row]]) -> tuple[NewSequence, ...]:
-        """Count the progress of what is planned; returns the sequences that the runner learns."""
+        """Advance the planned requests; returns the sequences that are new to the runner."""
         new = []
         for request, row in planned:
             if request.ordinal not in self._known:
@@ -350,7 +350,7 @@ class Scheduler:
         return tuple(new)
 
     def _slots(self) -> tuple[int, int]:
-        """Token slots of used blocks, and how many of them hold no token that anybody needs.
+        """(token slots of used blocks, how many of them hold no token that is still needed).
 
         A shared block is full, so a slot that a request has not filled yet belongs to it alone.
         """
@@ -362,7 +362,7 @@ class Scheduler:
             ]
         )
         kept = self._groups.parked_tables() + self._reclaim.pending_tables()
-        if kept:  # Their owners do not run: nobody needs a block that no running request shares.
+        if kept:  # Their owners do not run, so only blocks that running requests share are needed.
             needed = {block for request in self.running for block in request.block_table}
             unused += size * len({b for _seq, blocks in kept for b in blocks} - needed)
         return self.cache.pool.num_used * size, unused

@@ -1,13 +1,13 @@
-"""Shares: slots that are left to users who have fewer than others, though they do not wait now."""
+"""Shares: slots reserved for users who hold fewer than others, even if they do not wait now."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sized
 
-# So much of the slots is for users who have none: 2 of 32.
+# 1 / LEFT_PART of the slots is reserved for users who hold none: 2 of 32.
 LEFT_PART = 16
-# What users asked for within so many seconds, and have no more, is left to them, of so much of the
-# slots.
+# As many slots as users asked for within RECENT_SECONDS, beyond those they hold, are reserved for
+# them, up to 1 / RECENT_PART of all slots.
 RECENT_SECONDS = 10.0
 RECENT_PART = 2
 
@@ -15,16 +15,17 @@ RECENT_PART = 2
 class Shares:
     """Bars users from the last slots.
 
-    A reply holds its slot to its end. Chats of one user that pause between two requests would give
-    their slots up, one by one, to another's long replies, and queue for the one that is left.
+    A reply holds its slot to its end. A user whose chats pause between two requests would lose
+    their slots, one by one, to another user's long replies, and queue for the last one.
     """
 
     def __init__(self) -> None:
-        # The most slots that a user had or waited for of late, and when that was.
+        # The most slots that a user recently held or waited for, and when.
         self._most: dict[str, tuple[int, float]] = {}
 
     def see(self, taken: Mapping[str, int], waiting: Mapping[str, Sized], now: float) -> None:
-        """
+        """Update the most slots that each user recently held or waited for.
+
         Args:
             taken: slots by user.
             waiting: requests that wait, by user.
@@ -43,12 +44,11 @@ class Shares:
     def barred(
         self, taken: Mapping[str, int], free: int, slots: int, waiting: Container[str]
     ) -> frozenset[str]:
-        """Users who get none of the slots that are free: those who have one, where but a few are
-        left; and those who have an equal share, where no more are free than others asked for of
-        late.
+        """Users who get none of the free slots: those who hold one, if only a few are free; and
+        those who hold an equal share, if no more are free than others recently asked for.
 
         Args:
-            waiting: users who wait; the order knows whether they are next.
+            waiting: users who wait; the order decides whether they are next.
         """
         left = slots // LEFT_PART
         if not 0 < free <= slots // RECENT_PART:

@@ -1,4 +1,4 @@
-"""Start: from where a waiting request goes on if it is admitted now."""
+"""Start: where a waiting request would continue if it were admitted now."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from engine.cache.manager import KVCache
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a request need not compute: a cached prefix, and what it forks or was swapped out.
+    """Tokens that a request need not compute: a cached prefix, a fork's tokens, or swapped-out
+    ones.
 
     Attributes:
-        tokens: how many it need not compute.
+        tokens: how many need not be computed.
         hit: the blocks of its cached prefix; empty if it forks.
-        shared: how many blocks of its table others hold, or have held.
-        forks: whether the tokens are those of the request that it forks.
+        shared: how many blocks of its table are, or were, held by others.
+        forks: whether the tokens come from the request that it forks.
         restored: whether those beyond the hit come from host memory.
     """
 
@@ -28,7 +29,7 @@ class Start:
 
     @staticmethod
     def of(request: Request, cache: KVCache, *, prefix_caching: bool, may_fork: bool) -> Start:
-        """The start that leaves the fewest tokens to compute.
+        """Choose the start that leaves the fewest tokens to compute.
 
         Args:
             may_fork: whether blocks may be copied for it.

@@ -1,4 +1,4 @@
-"""StepTime: how long a step takes, learned from the steps that were taken."""
+"""StepTime: predicts how long a step takes, from the steps measured so far."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FORGETTING = 1 / 256
 _TUNING = 3.0
 _PASSES = 2
 _FIRST_SCALE = 0.1
-# The usual residual is never taken as less than this. Otherwise a run of exactly predicted steps
-# would make an outlier of every other step.
+# The usual residual is never less than this. Otherwise a run of exactly predicted steps would make
+# every other step an outlier.
 _LEAST_SCALE = 0.01
-# A prediction is never taken as less than this share of the measurement. This keeps the weight of a
-# step finite.
+# A prediction is never less than this share of the measurement, so that the weight of a step is
+# finite.
 _LEAST_SHARE = 1e-3
 _SCALE_RATE = 1 / 8
-# How much the given time of a byte counts, beside 1 for a step that did nothing but move bytes.
+# Weight of the given byte time, relative to 1 for a step that only moved bytes.
 _PULL = 0.01
 
 
@@ -32,9 +32,9 @@ class Work(NamedTuple):
     Attributes:
         tokens: how many are computed.
         rows: how many sequences they belong to.
-        read: tokens of context that its decodes read.
-        attended: pairs of a query and a key of its prompts.
-        moved: bytes that are copied between the device and host memory.
+        read: context tokens that its decodes read.
+        attended: (query, key) pairs of its prompts.
+        moved: bytes copied between the device and host memory.
     """
 
     tokens: int = 0
@@ -50,37 +50,37 @@ class Work(NamedTuple):
         return Work(count, count, sum(positions) + count)
 
     def prefill(self, start: int, count: int) -> Work:
-        """This work and one more prompt, of which tokens [start, start + count) are computed."""
+        """This work plus one more prompt, of which tokens [start, start + count) are computed."""
         tokens, rows, read, attended, moved = self
         pairs = count * (2 * start + count + 1) // 2
         return Work(tokens + count, rows + 1, read, attended + pairs, moved)
 
 
 class StepTime:
-    """Seconds of a step as a linear function of its work, with coefficients that are not negative:
+    """Seconds of a step as a linear function of its work, with non-negative coefficients:
 
         t = a0 + a1 n + sum_k a_k max(n - knot_k, 0) + b rows + c read + d attended + e moved
 
-    n is the number of tokens. The function is convex in n, as a roofline is, so that it goes on
+    n is the number of tokens. The function is convex in n, as a roofline is, so that it continues
     with the last slope seen. The coefficients minimise the exponentially weighted sum of squared
     relative errors. They come from normal equations that are kept over the steps and solved by
-    coordinate descent. The descent starts from the coefficients before, so it moves nothing that
-    the recent steps say nothing about. Two guards:
+    coordinate descent. The descent starts from the previous coefficients, so it leaves those
+    unchanged that recent steps say nothing about. Two guards:
 
     - An outlier of relative residual r weighs min(1, 3 s / |r|), where s is the usual |r| (Huber,
       "Robust Estimation of a Location Parameter", 1964).
     - The past is forgotten at the rate 1/256 + s^2 a step. This is slow while predictions hold, and
-      takes a few steps when the machine has become another one.
+      takes a few steps when the machine has changed.
 
-    Few steps move bytes, and none do while moving seems slow. So `e` is drawn to where it started
-    once such steps are forgotten: one of them that took long by chance is not believed for ever.
+    Few steps move bytes, and none do while moving seems slow. So `e` is drawn to its start value
+    once such steps are forgotten, and one that took long by chance does not count for ever.
 
     Args:
-        byte_seconds: where `e` starts, seconds for each byte that is moved.
+        byte_seconds: start value of `e`, seconds for each byte moved.
 
     Attributes:
-        steps: how many it has learned from.
-        largest: tokens of the largest step that it has learned from.
+        steps: number of steps learned from.
+        largest: tokens of the largest step learned from.
     """
 
     def __init__(self, byte_seconds: float = 0.0) -> None:
@@ -96,11 +96,11 @@ class StepTime:
 
     @property
     def ready(self) -> bool:
-        """Whether it has seen enough steps to be asked."""
+        """Whether enough steps were measured for predictions."""
         return self.steps >= _READY_STEPS
 
     def seconds(self, work: Work) -> float:
-        """Expected duration; 0 before anything was learned."""
+        """Expected duration; 0 before any step was measured."""
         tokens, rows, read, attended, moved = work
         base, slope, bend1, bend2, bend3, row, reading, pair, byte = self._coefficients
         seconds = base + slope * tokens + row * rows + reading * read + pair * attended
@@ -131,15 +131,14 @@ class StepTime:
         return low
 
     def learn(self, work: Work, seconds: float) -> None:
-        """Take in a step that was measured."""
+        """Learn from a measured step."""
         if not (seconds > 0 and work.tokens):
             return
         weight = 1 / seconds**2
         if self.ready:
             expected = max(self.seconds(work), _LEAST_SHARE * seconds)
             residual = abs(seconds / expected - 1)
-            # Relative to the measurement, not to the prediction, the errors would favour short
-            # steps.
+            # Errors relative to the measurement instead of the prediction would favour short steps.
             weight = min(1.0, _TUNING * self._scale / max(residual, 1e-9)) / expected**2
             self._scale += _SCALE_RATE * (min(residual, 1.0) - self._scale)
             self._scale = max(self._scale, _LEAST_SCALE)

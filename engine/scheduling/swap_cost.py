@@ -1,4 +1,4 @@
-"""SwapCost: what it takes to copy a victim's blocks, and to compute its tokens again."""
+"""SwapCost: the time to copy a victim's blocks, and to compute its tokens again."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from engine.scheduling.steptime import StepTime, Work
 
 # Bytes a second where no rate is known: 0.8 of PCIe 4 with 16 lanes (31.5 GB/s each way).
 DEFAULT_RATE = 25e9
-# Learning from a step takes 50 us. Of those that only decode, and tell nothing new of either cost,
-# one of this many is learned from.
+# Learning from a step takes 50 us. Steps that only decode are uninformative about both costs, so
+# only one of this many is used.
 _DECODES = 8
-# Fewest tokens of a step that recomputes, so that a small budget makes no long sum.
+# Fewest tokens of a step that recomputes, so that a small budget does not make a long sum.
 _LEAST_CHUNK = 64
 
 
 class SwapCost:
-    """Seconds by which steps become longer through either way of preemption, as measured.
+    """Seconds that either way of preemption adds to steps, as measured.
 
-    Both come from one model of step time (`engine.scheduling.steptime`), which learns from the
-    steps that were taken. Bytes that are copied are a part of a step's work, so that steps with
-    swaps give the rate.
+    Both come from one model of step time (`engine.scheduling.steptime`), which learns from measured
+    steps. Copied bytes are part of a step's work, so steps with swaps determine the rate.
 
     Attributes:
         block_bytes: bytes of one block in all layers.
 
     Args:
-        rate: bytes a second at which blocks are copied, until a step has shown it; 0 if unknown.
+        rate: bytes a second at which blocks are copied, until a step measures it; 0 if unknown.
     """
 
     def __init__(self, block_bytes: int = 1, rate: float = 0.0) -> None:
@@ -40,7 +39,7 @@ class SwapCost:
         self._ended = 0.0
 
     def planned(self, step: int, rows: Iterable[Row], num_blocks: int) -> None:
-        """Take down the work of a step that was planned.
+        """Record the work of a planned step.
 
         Args:
             num_blocks: blocks that it copies to host memory or back.
@@ -62,7 +61,7 @@ class SwapCost:
         _step, work = self._planned.popleft()
         tells = record.prefill_rows or work.moved or record.step % _DECODES == 0
         if not record.error and (tells or not self._model.ready):
-            # A step that was planned ahead began when the step before it ended.
+            # A step planned ahead began when the step before it ended.
             self._model.learn(work, record.end - began)
 
     def compare(
@@ -70,15 +69,15 @@ class SwapCost:
     ) -> tuple[float, float] | None:
         """Seconds to copy a victim's computed tokens out and back, and to compute them again.
 
-        What is computed again is computed beside the decodes of the others, in steps of `budget`
-        tokens. A prefix of the victim may be found in the cache when it comes back. It is neither
-        copied back nor computed then, but nobody knows that now.
+        Recomputation runs beside the decodes of the others, in steps of `budget` tokens. A prefix
+        of the victim may be in the cache when it comes back, and is then neither copied nor
+        computed, but that is unknown now.
 
         Args:
-            num_blocks: blocks that hold them.
+            num_blocks: blocks with the computed tokens.
 
         Returns:
-            None before enough steps were measured.
+            None until enough steps are measured.
         """
         model = self._model
         if not model.ready:
@@ -96,5 +95,5 @@ class SwapCost:
 
 
 def _decodes(victim: Request, running: Collection[Request]) -> Sequence[int]:
-    """Positions that the others decode next."""
+    """Positions that the other requests decode next."""
     return [r.num_computed_tokens for r in running if r is not victim and not r.is_prefill]

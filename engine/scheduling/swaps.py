@@ -1,4 +1,4 @@
-"""Swaps: victims that keep their computed tokens in host memory, and what plans copy for them."""
+"""Swaps: victims whose computed tokens are in host memory, and the copies made for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pairs = list[tuple[int, int]]
 
 
 class Copies(NamedTuple):
-    """What a plan copies to host memory or back: for whom, and the blocks."""
+    """A plan's copies to host memory or back: their requests, and the blocks."""
 
     requests: tuple[Request, ...]
     pairs: tuple[tuple[int, int], ...]
@@ -24,13 +24,13 @@ class Swaps:
     """Preemption by swapping (PagedAttention, SOSP'23, section 4.5): a victim's blocks are copied
     to host memory, and back when it is admitted again.
 
-    Plans are carried out in the order in which they were made. So a host block may be read by the
-    plan after the one that writes it, and be given away as soon as a plan that reads it is made.
+    Plans run in the order in which they were made. So the plan after the one that writes a host
+    block may read it, and the block can be reallocated as soon as the plan that reads it is made.
 
     Attributes:
-        cost: what either way of preemption takes.
+        cost: cost of either way of preemption.
         out: (block, host block) that the next plan copies, by victim.
-        back: (host block, block) that the next plan copies, by request that was admitted again.
+        back: (host block, block) that the next plan copies, by readmitted request.
     """
 
     def __init__(self, cache: KVCache, cost: SwapCost) -> None:
@@ -39,7 +39,7 @@ class Swaps:
         self.back: dict[Request, Pairs] = {}
         self._cache = cache
         self._host = cache.host
-        # What was asked for when the last victim was taken, how it was taken, and why so.
+        # For the last victim: the requested way, the way used, and why.
         self._last = ("", "", "")
 
     def __bool__(self) -> bool:
@@ -53,7 +53,8 @@ class Swaps:
         return self.cost.block_bytes * sum(map(len, pairs))
 
     def swap_out(self, victim: Request, running: Collection[Request], knobs: Knobs) -> bool:
-        """Keep what a victim has computed, if it is to be kept; False if it is recomputed.
+        """Copy a victim's computed tokens to host memory if that is worth it; False if they are
+        recomputed.
 
         Call this while it still has its block table.
         """
@@ -73,7 +74,7 @@ class Swaps:
     def _is_worth_it(
         self, victim: Request, num_blocks: int, running: Collection[Request], knobs: Knobs
     ) -> bool:
-        """Whether copying is asked for, or is the cheaper way where that is asked for."""
+        """Whether to copy: the knob says so, or it says auto and copying is cheaper."""
         if knobs.preemption == "swap":
             self._note(knobs, "swap", "")
             return True
@@ -91,15 +92,15 @@ class Swaps:
         self._last = (knobs.preemption, way, why)
 
     def recall(self, victim: Request) -> bool:
-        """Take back that a request is copied back, if no plan has it yet; it stays swapped out."""
+        """Cancel a request's copy back if no plan has it yet; the request stays swapped out."""
         return self.back.pop(victim, None) is not None
 
     def restore(self, request: Request, hit: list[int]) -> None:
-        """Have the next plan copy back what is not cached of a request that is admitted."""
+        """Make the next plan copy back the uncached tokens of a request that is admitted."""
         self.back[request] = self._cache.restore(request, hit)
 
     def drop(self, request: Request) -> None:
-        """Give up what is kept of a request, if anything is: it ends, or starts anew."""
+        """Free the host blocks of a request, if it has any: it ends, or starts anew."""
         if request.host_blocks:
             self.out.pop(request, None)
             self.back.pop(request, None)
@@ -108,7 +109,7 @@ class Swaps:
             request.num_computed_tokens = 0
 
     def take(self) -> tuple[Copies, Copies]:
-        """What the next plan copies out and back. Host blocks that it copies back are free then."""
+        """Remove and return the next plan's copies. Host blocks copied back are free then."""
         out, back = _copies(self.out), _copies(self.back)
         for request in back.requests:
             self._host.release(request.host_blocks)
@@ -117,7 +118,7 @@ class Swaps:
         return out, back
 
     def effective(self, knobs: Knobs) -> tuple[str, str] | None:
-        """The knob `preemption` as it acts, and why; None if it acts as it was asked for."""
+        """The effective value of the knob `preemption`, and why; None if as requested."""
         if knobs.preemption == "recompute":
             return None
         if not self:
@@ -126,10 +127,10 @@ class Swaps:
         return (way, why) if why and asked == knobs.preemption else None
 
     def check(self, running: Collection[Request], waiting: Collection[Request]) -> None:
-        """Compare the books of the host pool with what requests hold.
+        """Compare the accounting of the host pool with the blocks that requests hold.
 
         Raises:
-            AssertionError: they do not balance.
+            AssertionError: it does not balance.
         """
         holders = [request for request in (*running, *waiting) if request.host_blocks]
         self._host.check((request.ordinal, request.host_blocks) for request in holders)

@@ -1,4 +1,4 @@
-"""Triage: which prompts can still be in time, and in what order."""
+"""Triage: selects the prompts that can still be in time, and their order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Job(NamedTuple):
     """A prompt to compute.
 
     Attributes:
-        deadline: seconds on the engine's clock by which it has to be computed.
-        ordinal: the request's; it breaks ties.
+        deadline: seconds on the engine's clock by which it must be computed.
+        ordinal: the request's ordinal, which breaks ties.
         tokens: how many are still to compute.
     """
 
@@ -28,8 +28,8 @@ def on_time(jobs: Iterable[Job], now: float, rate: float) -> list[Job]:
     """The most jobs that can meet their deadlines one after the other, earliest deadline first.
 
     This is the algorithm of Moore and Hodgson (Moore, "An n job, one machine sequencing algorithm
-    for minimizing the number of late jobs", Management Science 1968). Jobs are taken in order of
-    deadline, and whenever one would be late, the longest of those taken so far is given up.
+    for minimizing the number of late jobs", Management Science 1968). Jobs are added in order of
+    deadline, and whenever one would be late, the longest one so far is dropped.
 
     Args:
         rate: tokens a second, above 0.

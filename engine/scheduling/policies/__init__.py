@@ -25,10 +25,10 @@ def policy_names() -> tuple[str, ...]:
 
 
 def register(path: str) -> str:
-    """Add a user's own policy to those that exist, given as `module:Class`; returns its name.
+    """Register a user's own policy, given as `module:Class`; returns its name.
 
     Raises:
-        InvalidConfigError: there is no such class, or it is no policy.
+        InvalidConfigError: there is no such class, or it is not a policy.
     """
     module_name, _colon, class_name = path.partition(":")
     try:

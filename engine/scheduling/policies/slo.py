@@ -17,7 +17,7 @@ from engine.scheduling.policy import Policy
 from engine.scheduling.steptime import StepTime, Work
 from engine.scheduling.triage import Job, on_time
 
-# The share of a target that is aimed at. The rest covers the errors of predictions.
+# The share of a target to aim at. The rest covers the errors of predictions.
 _AIM = 0.97
 # A request further behind its pace than this many tokens' time is given up.
 _GRACE = 16
@@ -27,9 +27,9 @@ _REPAY = 8
 _PATIENCE = 0.9
 # Prompt tokens that make a step longer by no more than this share are not worth delaying.
 _FREE = 0.1
-# Late prompts get one token for this many tokens of the timely ones.
+# Late prompts get one token for this many tokens of prompts in time.
 _OVERTAKING = 32
-# How many waiting requests are looked at: of those that may be in time, and at the queue's head.
+# How many waiting requests are examined: of those that may be in time, and at the queue's head.
 _WINDOW, _HEAD = 128, 16
 
 
@@ -37,31 +37,32 @@ class Slo(Policy):
     """As many requests a second as possible that meet `ttft_target_ms` and `tpot_target_ms`.
 
     This is DistServe's goodput (OSDI'24, section 2.1), on one device. An online model of step time
-    (`engine.scheduling.steptime`) gives three things for a step that starts at s. T is the TPOT
-    target.
+    (`engine.scheduling.steptime`) determines three things for a step that starts at s. T is the
+    TPOT target.
 
     1. The longest time that the step may take. TPOT is a mean, so token g + 1 of a request is due
-       at f + g T, where f is the time of its first token, and a request that is early may spend
-       its lead. After a step of T it is ahead by b = f + g T - (s + T). The limit is T + b for the
-       smallest b. A negative b counts an eighth, so that it is made up over several steps. Requests
-       that can no longer meet their targets do not count. Nor may a step outlast the deadlines of
-       the prompts that it completes.
+       at f + g T, where f is the time of its first token, and an early request may spend its lead.
+       After a step of T it is ahead by b = f + g T - (s + T). The limit is T + b for the smallest
+       b. A negative b counts for an eighth, so that it is made up over several steps. Requests that
+       can no longer meet their targets do not count. Nor may a step outlast the deadlines of the
+       prompts that it completes.
     2. The prompts and their order. The deadline of a prompt is its arrival plus the TTFT target. Of
-       the prompts whose deadline is ahead, `engine.scheduling.triage.on_time` takes the most that
+       the prompts whose deadline is ahead, `engine.scheduling.triage.on_time` selects the most that
        can be in time, earliest deadline first, at the tokens a second that steps of T leave.
        Prompts that resume after a preemption go before them.
     3. How many prompt tokens the step computes. Step time is convex in its tokens, so an even pace
        is the cheapest: the largest mean rate up to any deadline ("optimal available", Yao, Demers,
        Shenker, FOCS'95, section 5). If prompt tokens came at a larger rate over the last TTFT
-       target, that rate is the pace. What is nearly free beside the decodes is computed in any
-       case.
+       target, that rate is the pace. Tokens that are nearly free beside the decodes are always
+       computed.
 
     Decodes run in every step. Prompts that are late, or would make others late, go last, in the
-    queue's order. They get at least one token for 32 of the others. When it is the turn of a late
-    prompt that cannot be admitted, no other is admitted, so that none starves.
+    queue's order. They get at least one token for 32 of the others. When a late prompt is due but
+    cannot be admitted, no other is admitted, so that none starves.
 
-    Until the model has seen eight steps, a step takes what the knob `max_num_batched_tokens`
-    allows. Later it takes at most that, and at most twice the tokens of the largest step seen.
+    Until the model has learned from eight steps, a step is limited by the knob
+    `max_num_batched_tokens` alone. Later the limit is also twice the tokens of the largest step so
+    far.
     """
 
     name = "slo"
@@ -72,12 +73,11 @@ class Slo(Policy):
         self._ended = 0.0
         # Waiting requests that may still be in time, by arrival.
         self._fresh: deque[Request] = deque()
-        # How many tokens of each of them, by ordinal, were cached when it was first looked at.
+        # How many tokens of each of them, by ordinal, were cached when it was first examined.
         self._cached: dict[int, int] = {}
-        # Tokens that late prompts are to get before others.
+        # Tokens due to late prompts before others.
         self._owed = 0.0
-        # The rate of prompt tokens, a second, at which requests came of late, and when it was
-        # computed.
+        # Recent arrival rate of prompt tokens, a second, and when it was computed.
         self._flow = self._flow_at = 0.0
 
     def observe(self, record: StepRecord) -> None:
@@ -122,7 +122,7 @@ class Slo(Policy):
         self._account(step, timely, late)
 
     def _begins(self, now: float) -> float:
-        """When the step is expected to start: at once, or after the steps in flight."""
+        """The expected start of the step: now, or after the steps in flight."""
         if not self._flights:
             return now
         started = max(self._flights[0].planned, self._ended)
@@ -140,7 +140,7 @@ class Slo(Policy):
     def _sorted(
         self, step: StepComposer, prompts: list[Request], rate: float, aim: _Aim
     ) -> tuple[list[Job], list[Job]]:
-        """The prompts that can be in time, and the late ones, each in the order to compute them."""
+        """Split prompts into those that can be in time and late ones, each in computing order."""
         resumed, jobs, late = [], [], []
         others, window = prompts, []
         if step.num_slots:
@@ -158,8 +158,8 @@ class Slo(Policy):
         kept = {job.ordinal for job in timely}
         for request in others:
             if request.ordinal not in kept:
-                # A late prompt is paced as if it had come now. One that is partly computed is paced
-                # as if it had come early enough to be that far.
+                # A late prompt is paced as if it had arrived now. A partly computed one is paced as
+                # if it had arrived early enough to have got that far.
                 done = request.num_computed_tokens / request.num_tokens
                 deadline = aim.begins + aim.ttft * (1 - _PATIENCE * done)
                 late.append(Job(deadline, request.ordinal, request.gap, request))
@@ -182,20 +182,20 @@ class Slo(Policy):
         return window
 
     def _limit(self, decodes: Sequence[Request], work: Work, aim: _Aim) -> float:
-        """Longest time of the step, in seconds."""
+        """The step's time limit, in seconds."""
         tpot = aim.tpot
         aheads = [ahead for r in decodes if (ahead := aim.ahead(r)) >= -_GRACE * tpot]
         if aheads:
             least = min(aheads)
             return tpot + (least if least >= 0 else least / _REPAY)
-        # No decode can miss its target through this step. A target that is less than the decodes
-        # take beside one prompt token cannot be met at all, so it sets no limit.
+        # No decode can miss its target in this step. A target too short for the decodes beside one
+        # prompt token cannot be met at all, so it sets no limit.
         return tpot if self._model.seconds(work.prefill(0, 1)) <= tpot else math.inf
 
     def _tokens(
         self, knobs: Knobs, work: Work, order: Sequence[Job], limit: float, aim: _Aim
     ) -> int:
-        """Prompt tokens of the step."""
+        """The step's number of prompt tokens."""
         model = self._model
         most = knobs.max_num_batched_tokens
         if model.ready:
@@ -220,7 +220,7 @@ class Slo(Policy):
         return min(given, self._pace(work, order, room, aim))
 
     def _pace(self, work: Work, order: Sequence[Job], room: int, aim: _Aim) -> int:
-        """Prompt tokens that an even pace asks of a step; no fewer than are nearly free."""
+        """Prompt tokens that an even pace needs of a step; at least the nearly free ones."""
         seconds = self._model.seconds
         total, rate = 0, self._flow if order else 0.0
         for job in order:
@@ -230,7 +230,7 @@ class Slo(Policy):
         low = self._model.fit(work, 0, room, (1 + _FREE) * seconds(work))
         if low >= rate * seconds(work.prefill(0, low)):
             return low
-        # The fewest tokens that are computed at this rate.
+        # Search for the fewest tokens that achieve this rate.
         high = room
         while high - low > 1:
             middle = (low + high) // 2
@@ -241,7 +241,7 @@ class Slo(Policy):
         return high
 
     def _account(self, step: StepComposer, timely: Sequence[Job], late: Sequence[Job]) -> None:
-        """Take down what the step was given."""
+        """Record the planned work, and update the debt to late prompts."""
         rows = step.rows
         work = Work.of_decodes([row.start for row in rows.values() if not row.prefill])
         work = work._replace(moved=step.moved)
@@ -252,8 +252,8 @@ class Slo(Policy):
             sum(rows[job.request].count for job in jobs if job.request in rows)
             for jobs in (timely, late)
         )
-        # The debt to late prompts is at most what one of them may need. While none is known, as
-        # when no slot is free and the queue is not looked at, it is at most the budget of a step.
+        # The debt to late prompts is at most the need of one of them. While none is known, as when
+        # no slot is free and the queue is not examined, it is at most the budget of a step.
         most = max([job.tokens for job in late] or [step.knobs.max_num_batched_tokens])
         earned = min(in_time / _OVERTAKING, max(0.0, most - self._owed))
         self._owed = max(0.0, self._owed + earned - behind) if late or step.num_waiting else 0.0
@@ -263,7 +263,7 @@ class Slo(Policy):
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step that was planned and has not ended: when, its work, and the seconds it should take."""
+    """A planned step that has not ended: its planning time, work and expected seconds."""
 
     planned: float
     work: Work
@@ -272,7 +272,7 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class _Aim:
-    """Targets of a step, in seconds; `begins` is when it starts."""
+    """Targets of a step, in seconds; `begins` is its start."""
 
     begins: float
     ttft: float
@@ -283,7 +283,7 @@ class _Aim:
         return _Aim(begins, _AIM * knobs.ttft_target_ms / 1e3, _AIM * knobs.tpot_target_ms / 1e3)
 
     def ahead(self, request: Request) -> float:
-        """Seconds that a decode is ahead of its pace after a step of `tpot`; -inf without hope."""
+        """Seconds that a decode is ahead of its pace after a step of `tpot`; -inf if hopeless."""
         first, gaps = request.timings.first_token, request.num_tokens - request.num_prompt_tokens
         if first is None:  # Its first token is in flight.
             first = self.begins

@@ -41,24 +41,24 @@ class Static(Policy):
             step.schedule(request)
 
     def size(self, step: StepComposer) -> int:
-        """Members of a full batch: no more than may run, nor than may wait in the queue."""
+        """Members of a full batch: at most as many as may run, or wait in the queue."""
         knobs = step.knobs
         return min(knobs.static_batch_size, knobs.max_num_seqs, knobs.queue_limit)
 
     def starts(self, step: StepComposer, size: int) -> bool:
-        """Whether a batch starts now that nothing runs; if not, the step says what it waits for."""
+        """Whether a batch starts when nothing runs; if not, sets the step's reason to wait."""
         if step.num_waiting >= size or step.knobs.static_fill == "idle" or self.resumes(step):
             return True
         step.hold(Wait(Cause.BATCH, self.filled(step)))
         return False
 
     def resumes(self, step: StepComposer) -> bool:
-        """Whether the next request was preempted: it waited for company once."""
+        """Whether the next request was preempted: it has already waited for its batch."""
         head = step.next_waiting
         return head is not None and head.state is RequestState.PREEMPTED
 
     def filled(self, step: StepComposer) -> tuple[int, int]:
-        """How many members of the next batch wait already, and how many it has when full."""
+        """How many members of the next batch wait already, and how many a full one has."""
         size = self.size(step)
         return min(step.num_waiting, size), size
 
