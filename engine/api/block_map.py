@@ -1,4 +1,4 @@
-"""BlockMap: the KV pool as it is drawn: stretches of blocks, sharing and pins."""
+"""BlockMap: the KV pool as segments of blocks to draw, with sharing and pins."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 
 class BlockState(StrEnum):
-    """State of a block. The busiest comes first.
+    """State of a block, the busiest first.
 
-    A reserved block is set aside for tokens of a request that are still to come. A pinned block has
-    no holder, and is never evicted.
+    A reserved block is allocated for later tokens of a request. A pinned block has no holder, and
+    is never evicted.
     """
 
     SHARED = "s"
@@ -23,15 +23,15 @@ class BlockState(StrEnum):
 
 
 class Stretch(NamedTuple):
-    """Neighbouring blocks. They are a run of one state and the same holders, unless there are more
-    runs than a map may have stretches; then it has several states.
+    """A segment of neighbouring blocks: a run of one state and the same holders, or, if there are
+    more runs than a map may have segments, several states.
 
     Attributes:
         first: its first block.
-        blocks: how many there are.
-        state: the busiest state in it.
-        holders: the ordinals of the requests that hold any of its blocks.
-        counts: how many blocks are of each state, in the order of `BlockState`; empty for a run.
+        blocks: the number of blocks.
+        state: its busiest state.
+        holders: ordinals of the requests that hold any of its blocks.
+        counts: number of blocks in each state, in the order of `BlockState`; empty for a run.
     """
 
     first: int
@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
     counts: tuple[int, ...] = ()
 
     def count(self, state: BlockState) -> int:
-        """How many blocks are of this state."""
+        """Number of blocks in this state."""
         if self.counts:
             return self.counts[_PLACES[state]]
         return self.blocks if state is self.state else 0
@@ -52,17 +52,17 @@ _PLACES = {state: place for place, state in enumerate(BlockState)}
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """The pool.
+    """The whole pool.
 
     Attributes:
         stretches: all blocks, from the first to the last.
         free, cached, used: their sum is `num_blocks`.
-        shared, reserved: how many of the used blocks are.
-        pinned: how many of the cached blocks are.
-        host_blocks, host_used: blocks in host memory for sequences that are swapped out, and how
-            many of them are used.
-        snapshots, snapshots_kept: states of prefixes that there is room for, and how many are
-            there; 0 and 0 where the model keeps no states.
+        shared, reserved: how many of the used blocks are shared, and reserved.
+        pinned: how many of the cached blocks are pinned.
+        host_blocks, host_used: blocks in host memory for swapped-out sequences, and how many are
+            used.
+        snapshots, snapshots_kept: capacity for states of prefixes, and how many are kept; 0 and 0
+            if the model keeps no states.
     """
 
     num_blocks: int
@@ -81,16 +81,16 @@ class BlockMap:
 
 @dataclass(frozen=True, slots=True)
 class BlockView:
-    """One block in full.
+    """Details of one block.
 
     Attributes:
-        age: seconds since it was given, or let go by its last holder; None if it never was used.
-        holders: the ordinals of the requests that hold it.
-        position: the place of its first token in its sequence; None if it holds nothing.
-        token_ids: those that it holds, or is given for, as far as they are known.
-        text: of these tokens.
-        hash: the start of what its content is found by, as hexadecimal digits; empty if it cannot
-            be found.
+        age: seconds since it was allocated, or released by its last holder; None if it was never
+            used.
+        holders: ordinals of the requests that hold it.
+        position: position of its first token in its sequence; None if it is empty.
+        token_ids: its tokens, or those that it is allocated for, as far as they are known.
+        text: text of these tokens.
+        hash: first hexadecimal digits of its content's hash; empty if it is not published.
     """
 
     number: int
@@ -108,7 +108,7 @@ class Sharing:
     """Blocks that the same requests share.
 
     Attributes:
-        ordinals: those of the requests that hold the blocks, in order of arrival.
+        ordinals: ordinals of the requests that hold the blocks, in order of arrival.
     """
 
     ordinals: tuple[int, ...]
@@ -120,10 +120,10 @@ class PinView:
     """A prefix that is never evicted.
 
     Attributes:
-        tokens: how many the prefix has, its last partial block included.
-        blocks: how many full blocks it has.
+        tokens: tokens of the prefix, including its last partial block.
+        blocks: number of full blocks.
         computed: how many of those are in the pool.
-        error: why it is not kept; empty if it is.
+        error: why it is not pinned; empty if it is.
     """
 
     name: str

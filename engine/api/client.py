@@ -1,4 +1,4 @@
-"""EngineClient: what the rest of the program may ask of an engine, in plain data."""
+"""EngineClient: the interface of an engine for the rest of the program, in plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.api.stream import Context, RequestStream
 from engine.api.telemetry import StepRecord
 from engine.api.tools import ToolCall
 
-# Sampling parameters that are all left to the model.
+# No sampling parameters: the model's defaults apply.
 NOTHING_STATED: Mapping[str, object] = MappingProxyType({})
 
 
@@ -27,11 +27,11 @@ class ChatMessage:
     """One message of a chat; `role` is system, user, assistant or tool.
 
     Attributes:
-        content: of a tool, what it gave.
-        thinking: what the assistant thought before it said the content. The chat template is told
-            of it, and most drop it from all replies but the last.
-        tool_calls: the tools that the assistant called; the content does not repeat them.
-        tool_call_id, name: of the call that a tool answers, and of the tool, where they are known.
+        content: the text; for a tool, its result.
+        thinking: the assistant's thinking before the content. The chat template gets it, and most
+            templates drop it from all replies but the last.
+        tool_calls: the assistant's tool calls; the content does not repeat them.
+        tool_call_id, name: id of the call that a tool answers, and name of the tool, if known.
     """
 
     role: str
@@ -51,30 +51,28 @@ class Submission:
     """A request as its owner states it.
 
     Attributes:
-        messages: the whole chat, ending with the message to answer, or with the reply to go on
-            with.
-        prompt: the prompt as text or as token ids, instead of `messages`. A text may spell special
-            tokens, and no template is put around it.
-        sampling: replaces defaults by name (`engine.api.sampling.SamplingParams`).
-        chat_defaults: whether these are `ModelCard.chat_sampling`; else they are
+        messages: the whole chat, ending with the message to answer, or with the reply to continue.
+        prompt: the prompt as text or as token ids, instead of `messages`. A text may contain
+            special tokens, and no template is applied to it.
+        sampling: overrides of the defaults by name (`engine.api.sampling.SamplingParams`).
+        chat_defaults: whether the defaults are `ModelCard.chat_sampling`; else
             `ModelCard.sampling`.
-        context: token ids of the leading messages, from the `Finish` of the turn before.
-        begun: None asks for a new reply. Else the last message is a reply that was cut off, and
-            what comes goes on with it: the first text of the stream repeats it, and its end is that
-            of the whole reply. The number says how many of the context's last ids are the reply's;
-            if it is 0, or the context is set aside, the reply is encoded from its text.
-        repeats_begun: whether what comes is told so. Otherwise what there was of the reply belongs
-            to the prompt: the stream has only what follows, stop strings are looked for in that
-            alone, and the usage counts that.
+        context: token ids of the leading messages, from the `Finish` of the previous turn.
+        begun: None starts a new reply. Otherwise the last message is a partial reply to continue:
+            the stream's first text repeats it, and the stream's end covers the whole reply. The
+            number is how many of the context's last ids belong to the reply; if it is 0, or the
+            context is not used, the reply is encoded from its text.
+        repeats_begun: whether the stream repeats the partial reply. If not, that belongs to the
+            prompt: the stream, the search for stop strings and the usage cover only the new text.
         priority: larger goes first.
-        deadline: seconds after arrival by which it must have left the queue.
+        deadline: seconds after arrival by which the request must have left the queue.
         fork_of: another request, for several samples of one prompt. If that one still runs when
-            this one is admitted, this one starts from its tokens as far as both agree, and shares
-            their full blocks; the last, partly filled block is copied.
-        cache_salt: only requests of the same salt find its prefix in the cache. Those without one
-            share theirs, and the prefixes that are pinned.
-        trims_max_tokens: whether a `max_tokens` for which the context has no room behind the prompt
-            is cut to what fits; else the request is refused.
+            this one is admitted, this one reuses its tokens as far as both agree: full blocks are
+            shared, and a partly filled last block is copied.
+        cache_salt: only requests with the same salt find its prefix in the cache. Those without a
+            salt share theirs, and the pinned prefixes.
+        trims_max_tokens: whether a `max_tokens` too large for the context behind the prompt is cut
+            to fit; else the request is refused.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -95,16 +93,16 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """Which model to load, and how. None leaves a choice to the registry and the machine.
+    """Which model to load, and how. None leaves the choice to the registry and the machine.
 
     Attributes:
         model: a registry name, a folder, or a hub id.
-        models_file: the registry; None is the one that ships.
-        kv_memory: bytes for the KV pool; it may not be given together with `num_blocks`.
-        swap_memory: bytes of host memory for sequences that are swapped out; 0 is none.
-        snapshot_memory: bytes for the states of prefixes, of a model that keeps states; 0 is none.
-        quantize: what weights are quantized to, of `engine.api.config.QUANTIZATIONS`.
-        knobs: where the live policy starts, by the names of `engine.api.knobs.Knobs`.
+        models_file: the registry; None is the built-in one.
+        kv_memory: bytes for the KV pool; excludes `num_blocks`.
+        swap_memory: bytes of host memory for swapped-out sequences; 0 is none.
+        snapshot_memory: bytes for states of prefixes, if the model keeps states; 0 is none.
+        quantize: format for quantized weights, one of `engine.api.config.QUANTIZATIONS`.
+        knobs: start values of the live policy, by the names of `engine.api.knobs.Knobs`.
     """
 
     model: str
@@ -123,48 +121,48 @@ class LoadRequest:
 
 
 class EngineClient(Protocol):
-    """An engine, here or elsewhere. Any thread may call it; all but `shutdown` return at once."""
+    """An engine, local or remote. Any thread may call it; all but `shutdown` returns at once."""
 
     def submit(
         self, submission: Submission, wake: Callable[[], None] | None = None
     ) -> RequestStream:
-        """Queue a request. A refusal comes as the stream's end, never as an exception.
+        """Queue a request. A refusal ends the stream and never raises.
 
         Args:
             wake: called when the stream has news, at most once a step for each distinct callable.
-                The engine's text thread calls it, so it must not block: all streams wait for it.
-                After `shutdown` it is called from within `submit`.
+                It runs on the engine's text thread and must not block, because all streams wait for
+                it. After `shutdown`, `submit` itself calls it.
         """
         ...
 
     def abort(self, request_id: str) -> None:
-        """End a request at the next step boundary; an unknown or ended one is ignored."""
+        """End a request at the next step boundary; ignores one that is unknown or has ended."""
         ...
 
     def set_priority(self, request_id: str, priority: int) -> None:
-        """Change a request's priority at the next step boundary; an unknown or ended one is
-        ignored. A running request keeps its slot, and has the new value when it waits again.
+        """Change a request's priority at the next step boundary; ignores one that is unknown or has
+        ended. A running request keeps its slot, and the new value counts when it waits again.
 
         Raises:
-            InvalidRequestError: it is no integer within bounds; nothing was changed.
+            InvalidRequestError: it is not an integer, or out of bounds; nothing was changed.
         """
         ...
 
     def status(self) -> EngineStatus: ...
 
     def snapshot(self) -> Snapshot | None:
-        """The newest snapshot; None before a model is loaded. Asking has a newer one made."""
+        """The newest snapshot; None before a model is loaded. Each call requests a newer one."""
         ...
 
     def block(self, number: int) -> BlockView | None:
-        """A block of the KV pool in full, as it was when this was last asked for; None until that
-        is known, and if there is no such block. Asking has a newer one made between two steps.
+        """Details of a KV block, as of the last call for it; None until they are known, and if
+        there is no such block. Each call requests newer ones, made between two steps.
         """
         ...
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
-        """The records of steps numbered above `since` that are still held. Those of the last steps
-        on a model stay until another one is loaded.
+        """The available records of steps numbered above `since`. The last ones of a model stay
+        until another model is loaded.
         """
         ...
 
@@ -172,8 +170,8 @@ class EngineClient(Protocol):
         """Change knobs between two steps, all or none.
 
         Returns:
-            all knobs as they are requested now. A snapshot that has them follows, even if nothing
-            changed, and even if the engine is idle.
+            all knobs as requested now. A snapshot with them follows, even if nothing changed and
+            the engine is idle.
 
         Raises:
             InvalidConfigError: nothing was changed; the sentence names the knob and its range.
@@ -182,15 +180,15 @@ class EngineClient(Protocol):
         ...
 
     def undo_knobs(self, who: str, within: float = 0.0) -> KnobChange | None:
-        """Take back the last change of knobs that was not taken back.
+        """Undo the last change of knobs that has not been undone.
 
         Args:
-            within: with it go those of the same knobs by the same person before it, as far as each
-                came within so many seconds of the next.
+            within: also undo earlier changes of the same knobs by the same person, each within so
+                many seconds of the next.
 
         Returns:
-            what that changed; None if there was nothing to take back. A snapshot follows in either
-            case, as with `set_knobs`.
+            the change that this made; None if there was nothing to undo. A snapshot follows in
+            either case, as with `set_knobs`.
 
         Raises:
             UnavailableError: no model is loaded.
@@ -198,18 +196,18 @@ class EngineClient(Protocol):
         ...
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
-        """Keep the prefix that all chats beginning with these messages share from eviction.
+        """Protect the prefix shared by all chats that begin with these messages from eviction.
 
-        It is kept from when it is first computed until `unpin`, in models loaded later too.
+        The pin holds from the prefix's first computation until `unpin`, in models loaded later too.
         `Snapshot.pins` shows whether it fits.
 
         Args:
-            name: what `unpin` takes; a prefix that was pinned under this name before is let go.
+            name: for `unpin`; the prefix pinned under this name before is unpinned.
         """
         ...
 
     def unpin(self, name: str) -> None:
-        """Let a pinned prefix be evicted again; an unknown name is ignored."""
+        """Make a pinned prefix evictable again; ignores an unknown name."""
         ...
 
     def tokenize(
@@ -220,44 +218,43 @@ class EngineClient(Protocol):
         add_special_tokens: bool = True,
         user: str = "",
     ) -> Future[list[int]]:
-        """The token ids of a prompt, which may be longer than the context, as a request has them.
+        """Encode a prompt to token ids as a request would; it may be longer than the context.
 
-        Futures of this and the next two may end with an `EngineError`: no model is loaded, or what
-        was given cannot be read. Their callbacks run on a thread of the engine. One that is
+        The futures of this and the next two methods may end with an `EngineError`: no model is
+        loaded, or the input cannot be read. Their callbacks run on an engine thread. A future
         cancelled before its turn costs nothing.
 
         Args:
-            prompt: a text, which no template is put around and which may spell special tokens; or
-                a chat, with what the template puts around its messages and before the next reply.
-                A reply that ends it is one that is gone on with.
-            sampling: as `Submission.sampling`; a chat's tools and arguments of its template are in
-                it.
-            add_special_tokens: whether a text begins as the tokenizer begins sequences.
-            user: by whom it takes turns with prompts at being encoded.
+            prompt: a text, without a template, in which special tokens count; or a chat, with its
+                template and the start of the next reply. A last message that is a reply is
+                continued.
+            sampling: as `Submission.sampling`; it has a chat's tools and template arguments.
+            add_special_tokens: whether a text gets the tokenizer's tokens for the start of a
+                sequence.
+            user: the user whose turn among prompts it takes.
         """
         ...
 
     def detokenize(self, token_ids: Sequence[int]) -> Future[str]:
-        """The text of token ids, at most as many as the context holds, special tokens by their
-        names. Futures are as those of `tokenize`.
+        """Decode token ids, at most as many as the context holds, with special tokens by name. Its
+        future is like that of `tokenize`.
         """
         ...
 
     def spell(self, token_ids: Sequence[int]) -> Future[list[str]]:
-        """The text of each token id by itself, as `engine.api.logprobs.Candidate` has it; else
-        as `detokenize`.
+        """Decode each token id by itself, as `engine.api.logprobs.Candidate` does; otherwise like
+        `detokenize`.
         """
         ...
 
     def load(self, request: LoadRequest) -> None:
-        """Drain the engine, unload its model, load this one. `status` says how that goes."""
+        """Drain the engine, unload its model and load this one. `status` shows the progress."""
         ...
 
     def shutdown(self) -> None:
-        """End every request, tell its owner, release the model.
+        """End every request, notify its owner and release the model.
 
-        It blocks until the threads have ended, but waits at most 10 s for a step that does not
-        return, and 1 s for a load that does not. Such a load is left to itself, and breaks off when
-        it next reports progress.
+        It blocks until the threads have ended, but at most 10 s for a step that does not return,
+        and 1 s for a load. Such a load is abandoned, and stops when it next reports progress.
         """
         ...

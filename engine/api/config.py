@@ -1,4 +1,4 @@
-"""EngineConfig: the fixed envelope, that is, everything that memory was sized for."""
+"""EngineConfig: the fixed envelope, which all memory is sized for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.api.errors import InvalidConfigError
 # Token slots in a block of the KV pool. The native kernels are compiled for this number.
 BLOCK_SIZE = 16
 
-# What weights may be quantized to at load.
+# Formats to which weights can be quantized at load.
 QUANTIZATIONS = ("none", "int8", "int4")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -17,19 +17,19 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What cannot change while a model is loaded. Live policy is in `engine.api.knobs.Knobs`.
+    """The settings that cannot change while a model is loaded. `engine.api.knobs.Knobs` can.
 
     Attributes:
         num_blocks: blocks in the KV pool.
-        num_host_blocks: blocks in host memory for sequences that are swapped out; 0 is none.
-        num_snapshots: states of prefixes that are kept for a model with states; 0 is none.
+        num_host_blocks: blocks in host memory for swapped-out sequences; 0 is none.
+        num_snapshots: snapshots of states, for a model with states; 0 is none.
         block_size: token slots in a block.
         max_model_len: most tokens of one sequence, prompt and output together.
-        max_num_seqs: largest batch, in sequences, that buffers are sized for.
-        max_num_batched_tokens: largest step, in tokens, that buffers are sized for.
+        max_num_seqs: largest batch, in sequences, for which buffers are sized.
+        max_num_batched_tokens: largest step, in tokens, for which buffers are sized.
         dtype: of weights and cache, as torch names it.
-        device: where the model lives, as torch names it.
-        quantize: what the weights of products are quantized to, of `QUANTIZATIONS`.
+        device: the model's device, as torch names it.
+        quantize: format of the matrix products' weights, one of `QUANTIZATIONS`.
 
     Raises:
         InvalidConfigError: a value is outside its range; `param` names the field.
@@ -63,7 +63,7 @@ class EngineConfig:
                 raise InvalidConfigError(f"{name} is {value}; it must be at least 0", name)
         if self.max_num_batched_tokens < self.max_num_seqs:
             # A decode token of every running sequence must fit in one step: otherwise some
-            # sequences never move.
+            # sequences never advance.
             raise InvalidConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least "
                 f"max_num_seqs ({self.max_num_seqs}), one decode token for each sequence",

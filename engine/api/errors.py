@@ -1,4 +1,4 @@
-"""What can go wrong: every refusal is one sentence with the field, the value and the range."""
+"""Errors: every refusal is one sentence with the field, the value and the range."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An error as plain data, in the shape that OpenAI clients know.
+    """An error as plain data, in the form that OpenAI clients know.
 
     Attributes:
         type: the class of failure, for programs (`invalid_request_error`, `overloaded_error`, ...).
         message: one sentence for a person.
-        param: the field at fault, if one is.
+        param: the field at fault, if there is one.
     """
 
     type: str
@@ -21,20 +21,20 @@ class ErrorInfo:
     param: str | None = None
 
 
-# A longer message is cut. This is far more than a sentence takes, but some quote a value or a name
-# that may be as long as a file. The end is kept, because it says what is allowed.
+# A longer message is shortened. No sentence needs as much, but some quote a value or a name as long
+# as a file. The end is kept, because it says what is allowed.
 _LONGEST = 4000
 _END = 500
 
 
 class EngineError(Exception):
-    """Base of every error the engine raises on purpose.
+    """Base of every error that the engine raises on purpose.
 
     Attributes:
-        message: one line, in which characters that do not print are escaped as by Python's repr. It
-            may quote names that strangers chose (of a tensor, a key, a file), and a terminal obeys
-            the control characters that it gets.
-        param: the field at fault, if one is.
+        message: one line, with non-printing characters escaped as by Python's repr. It may quote
+            names from strangers (of a tensor, a key, a file), and a terminal obeys control
+            characters.
+        param: the field at fault, if there is one.
     """
 
     type: ClassVar[str] = "engine_error"
@@ -65,14 +65,14 @@ class InvalidRequestError(EngineError):
 class ContextLengthError(InvalidRequestError):
     """Prompt and reply have more tokens than the context, or all of the KV cache.
 
-    Clients know it by its type and shorten their chats, so it is no other error of a request.
+    Clients know it by its type and shorten their chats, so no other error uses it.
     """
 
     type = "context_length_error"
 
 
 class InvalidConfigError(EngineError):
-    """An engine setting or a knob lies outside what is allowed."""
+    """An engine setting or a knob is out of range."""
 
     type = "invalid_config_error"
 
@@ -96,8 +96,8 @@ class UnavailableError(EngineError):
 
 
 class DeviceLostError(UnavailableError):
-    """The device computes nothing any more in this process, or every step on it fails. Only a new
-    start of the program helps.
+    """The device no longer computes in this process, or every step on it fails. Only a restart of
+    the program helps.
     """
 
 
@@ -107,13 +107,12 @@ class ModelError(EngineError):
     type = "model_error"
 
 
-# Some libraries quote what they were given, whole files among them.
+# Some libraries quote their input, even whole files.
 _LONGEST_CAUSE = 300
 
 
 def cause_of(error: BaseException) -> str:
-    """An exception that is not ours, on one line for the end of a sentence: its type, and its text
-    if it has one."""
+    """A foreign exception on one line for the end of a sentence: its type, and its text if any."""
     kind, text = type(error).__name__, " ".join(str(error).split())
     if len(text) > _LONGEST_CAUSE:
         text = f"{text[:_LONGEST_CAUSE]}…"

@@ -1,4 +1,4 @@
-"""KnobSpec: what a knob means and what it may be, stated on the line that declares it."""
+"""KnobSpec: a knob's meaning and range, stated on the line that declares it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ KnobValue: TypeAlias = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class KnobRange:
-    """What a knob may be: a choice of values, text in a form, or else a closed interval.
+    """A knob's range: a choice of values, text of some form, or else a closed interval.
 
     Attributes:
-        form: words for what a text has to look like.
+        form: describes the form of a text.
     """
 
     choices: tuple[KnobValue, ...] = ()
@@ -32,11 +32,11 @@ class KnobRange:
 
 
 def _number(value: float) -> str:
-    """A bound as people read it: 86400.0 becomes 86,400."""
+    """Format a bound for people: 86400.0 becomes 86,400."""
     return f"{value:,}".removesuffix(".0")
 
 
-# The rule by which a range follows from the envelope and the names of the policies.
+# Computes a range from the envelope and the names of the policies.
 RangeRule: TypeAlias = Callable[[EngineConfig, tuple[str, ...]], KnobRange]
 Scope: TypeAlias = Literal["always", "policy", "order"]
 _T = TypeVar("_T", bound=KnobValue)
@@ -52,7 +52,7 @@ def knob(
     step: float = 0,
     acts: Scope = "always",
 ) -> _T:
-    """A line of a class of knobs: everything in a `KnobSpec` but the name."""
+    """Declare a knob: every field of a `KnobSpec` but the name."""
     metadata = {
         "default": default,
         "meaning": meaning,
@@ -66,11 +66,11 @@ def knob(
 
 @dataclass(frozen=True, slots=True)
 class KnobSpec:
-    """What a knob means, for every front end.
+    """Meaning and range of a knob, for every front end.
 
     Attributes:
-        allowed: what it may be, or how that follows from the envelope and the policies.
-        step: how far one turn goes. A float below 1 is added or subtracted; 2 doubles and halves;
+        allowed: its range, or a function that computes it from the envelope and the policies.
+        step: size of one turn. A float below 1 is added or subtracted; 2 doubles and halves;
             switches have 0.
         acts: `always`, or only under a policy or an order that names the knob in its `uses`.
     """
@@ -84,14 +84,14 @@ class KnobSpec:
     acts: Scope = "always"
 
     def range(self, config: EngineConfig, policies: tuple[str, ...]) -> KnobRange:
-        """What the knob may be within the envelope."""
+        """The knob's range within the envelope."""
         if isinstance(self.allowed, KnobRange):
             return self.allowed
         return self.allowed(config, policies)
 
 
 def specs_of(knobs: type[Any]) -> tuple[KnobSpec, ...]:
-    """The specs that the lines of a class of knobs declare.
+    """The specs declared by a class of knobs.
 
     Raises:
         TypeError: a line has no meaning or no range.
@@ -100,5 +100,5 @@ def specs_of(knobs: type[Any]) -> tuple[KnobSpec, ...]:
 
 
 def show_value(value: object) -> str:
-    """A value as a refusal quotes it: shortened, and a switch as JSON writes it."""
+    """Format a value for a refusal: shortened, and a switch as in JSON."""
     return str(value).lower() if isinstance(value, bool) else reprlib.repr(value)

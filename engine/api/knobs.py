@@ -23,14 +23,14 @@ ORDER_NAMES = ("priority", "fcfs", "shortest", "fair")
 VICTIM_NAMES = ("lowest_priority", "latest", "least_computed")
 PREEMPTION_NAMES = ("auto", "recompute", "swap")
 FILL_NAMES = ("idle", "full")
-# Every change of a knob is kept, with its text before and after, and sent in control messages.
+# Every change of a knob is recorded, with its text before and after, and sent in control messages.
 MAX_WEIGHTS_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """The live policy. The line that declares a knob states all that its `KnobSpec` has. Some knobs
-    act under some policies or orders only. Those name them in `uses`, as a user's own policy can.
+    """The live policy. The line that declares a knob states its whole `KnobSpec`. Some knobs act
+    only under some policies or orders, which name them in `uses`, as a user's own policy can.
     """
 
     policy: str = knob(
@@ -177,14 +177,14 @@ _SPECS = {spec.name: spec for spec in KNOB_SPECS}
 
 @dataclass(frozen=True, slots=True)
 class KnobState:
-    """A knob as it stands.
+    """A knob's current state.
 
     Attributes:
-        requested: the value that was asked for.
+        requested: the requested value.
         effective: the value in force.
-        note: why the two differ, that the policy or order in force ignores the knob, or why it
-            starts there; else empty.
-        allowed: the values that it may have.
+        note: why the two differ, that the policy or order in force ignores the knob, or the reason
+            for its start value; else empty.
+        allowed: its range.
     """
 
     spec: KnobSpec
@@ -205,7 +205,7 @@ class KnobChange:
     Attributes:
         time: engine clock, seconds.
         step: the last step planned under `before`.
-        undoes: whether it took back an earlier change.
+        undoes: whether it undid an earlier change.
     """
 
     time: float
@@ -226,7 +226,7 @@ class KnobChange:
 
 
 def parse_weights(text: str) -> dict[str, float]:
-    """Weights by user, from `alice=2,bob=0.5`.
+    """Parse weights by user, from `alice=2,bob=0.5`.
 
     Raises:
         ValueError: the text has another form.
@@ -247,7 +247,7 @@ def change_knobs(
     config: EngineConfig,
     policies: tuple[str, ...],
 ) -> Knobs:
-    """The knobs with all of `changes` made.
+    """Apply all of `changes` to the knobs.
 
     Raises:
         InvalidConfigError: a knob is unknown, or a value is of another type or outside its range.

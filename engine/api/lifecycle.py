@@ -1,4 +1,4 @@
-"""Lifecycle: where a request stands, why it ended, and its times on the way."""
+"""Lifecycle: a request's state, why it ended, and its times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FinishReason(StrEnum):
 
 
 class RequestState(StrEnum):
-    """Where a request stands: waiting, running, finished; a preempted one waits again."""
+    """State of a request: waiting, running or finished; a preempted one waits again."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -28,7 +28,7 @@ class RequestState(StrEnum):
 class RequestTimings:
     """A request's times, in seconds on the engine's one monotonic clock.
 
-    Queue, prefill and decode time are defined as in vLLM: from arrival to when the request is first
+    Queue, prefill and decode time are defined as in vLLM: from arrival until the request is first
     scheduled, from then to the first token, and from the first token to the last.
     """
 
@@ -73,10 +73,10 @@ class RequestTimings:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """A finished request's times in seconds. None where there is none: one token has no TPOT.
+    """A finished request's times in seconds. None if it has no such time: one token has no TPOT.
 
     Attributes:
-        thinking: from the first token to the last one that is thinking; None if none is.
+        thinking: from the first token to the last one of thinking; None without thinking.
     """
 
     queue: float | None = None

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens: by id as the runner gives them, with text for an owner."""
+"""Log-probabilities of tokens: by id from the runner, with text for an owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RULED_OUT = float("-inf")
 
 
 class TokenLogprobs(NamedTuple):
-    """How likely the model found a token that was chosen or given, and which it found likeliest.
+    """The log-probability of a sampled or given token, and of the likeliest ones at its position.
 
     They are natural logarithms under the model's own distribution: the log_softmax of its logits
     before bias, penalties, min_tokens, temperature and filters change them (vLLM's `raw_logprobs`).
@@ -19,7 +19,7 @@ class TokenLogprobs(NamedTuple):
     Attributes:
         rank: one more than the number of likelier tokens; equals share a rank.
         top: (token id, log-probability) of the likeliest tokens, likeliest first, equals by id.
-            There are as many as were asked for, less those that the model rules out.
+            There are as many as requested, less those that the model rules out.
     """
 
     logprob: float
@@ -29,18 +29,18 @@ class TokenLogprobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """`TokenLogprobs` of some tokens of a prompt that follow one another, packed.
+    """`TokenLogprobs` of consecutive tokens of a prompt, packed.
 
-    A step gives them for a chunk, and as objects they would take its thread a millisecond for a
+    A step produces them for a chunk, and as objects they would take its thread a millisecond for a
     thousand tokens.
 
     Attributes:
-        first: place of the first of them in the prompt, from 1: nothing comes before token 0.
-        token_ids, logprobs, ranks: for each.
-        number: how many of the likeliest there are of each.
-        top_ids, top: of all, `number` of each, likeliest first; -inf is one that the model rules
+        first: position of the first token in the prompt, from 1, because nothing precedes token 0.
+        token_ids, logprobs, ranks: for each token.
+        number: how many likeliest tokens each has.
+        top_ids, top: `number` for each token, likeliest first; -inf marks one that the model rules
             out.
-        is_finite: whether the logits that they come from were; if not, none of this has a meaning.
+        is_finite: whether the logits were finite; if not, nothing here has a meaning.
     """
 
     first: int
@@ -54,11 +54,11 @@ class PromptLogprobs:
 
     @property
     def end(self) -> int:
-        """The place behind the last of them."""
+        """Position after the last token."""
         return self.first + len(self.token_ids)
 
     def behind(self, place: int) -> PromptLogprobs:
-        """Those from a place of the prompt on."""
+        """The part from a position of the prompt on."""
         skip = min(max(place - self.first, 0), len(self.token_ids))
         if not skip:
             return self
@@ -75,7 +75,7 @@ class PromptLogprobs:
         )
 
     def __iter__(self) -> Iterator[tuple[int, TokenLogprobs]]:
-        """Each token id with its own."""
+        """Yield each token id with its `TokenLogprobs`."""
         number = self.number
         for i, token_id in enumerate(self.token_ids):
             part = slice(i * number, (i + 1) * number)
@@ -85,11 +85,11 @@ class PromptLogprobs:
 
 
 class Candidate(NamedTuple):
-    """A token at one place of the output or of the prompt.
+    """A token at one position of the output or the prompt.
 
     Attributes:
-        utf8: bytes that the token stands for. They are part of a character where a character takes
-            several tokens, the name of a special token, or empty for an id that pads the embedding.
+        utf8: bytes of the token: part of a character if the character takes several tokens, the
+            name of a special token, or empty for an id that pads the embedding.
     """
 
     token_id: int
@@ -115,8 +115,8 @@ class PromptToken(NamedTuple):
 
     Attributes:
         utf8: as `Candidate.utf8`.
-        logprob, rank, top: as `OutputToken` has them; None and empty for the first token, which
-            nothing comes before.
+        logprob, rank, top: as in `OutputToken`; None and empty for the first token, which nothing
+            precedes.
     """
 
     token_id: int

@@ -1,4 +1,4 @@
-"""Origin: who asked, and from where."""
+"""Origin: the user, conversation and source of a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who asked, and from where."""
+    """The user, conversation and source of a request."""
 
     user: str = "local"
     conversation: str = ""

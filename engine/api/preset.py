@@ -1,4 +1,4 @@
-"""Preset: settings of a chat under a name."""
+"""Preset: named settings of a chat."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a chat is set to when the preset is applied.
+    """Settings applied to a chat.
 
     Attributes:
         system: the system prompt; empty for none.
-        sampling: replaces defaults by name (`engine.api.sampling.SamplingParams`).
+        sampling: overrides of the defaults by name (`engine.api.sampling.SamplingParams`).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""SamplingParams: how the tokens of a request are chosen, and where its output ends."""
+"""SamplingParams: how a request's tokens are chosen, and where its output ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.api.structure import Structure
 from engine.api.tools import MAX_TOOLS_BYTES, check_tools, json_bytes
 
 MAX_STOPS = 16
-# Of all: each reply looks for each with each character, and holds text back for the longest.
+# Of all: each reply tests each at each character, and holds back text as long as the longest.
 MAX_STOP_BYTES = 1 << 14
-# As JSON, as much as tools may have: templates take documents so.
+# As JSON, as much as tools may have, because templates take documents in this way.
 MAX_ARGUMENT_BYTES = MAX_TOOLS_BYTES
 MAX_BIASES = 1024
 MAX_STOP_TOKENS = 1024
 MAX_LOGPROBS = 20
-# The least and the most of each number; of `top_p` and `repetition_penalty` the least is left out.
+# The minimum and maximum of each number; `top_p` and `repetition_penalty` exclude the minimum.
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "temperature": (0.0, 100.0),
@@ -38,21 +38,21 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "prompt_logprobs": (0, MAX_LOGPROBS),
     }
 )
-# What -1 stands for, as llama.cpp, ollama and LM Studio write that nothing is stated, and vLLM and
-# transformers that all tokens are kept.
+# The value for -1, which llama.cpp, ollama and LM Studio write for an unset value, and vLLM and
+# transformers for keeping all tokens.
 _OF_MINUS_ONE: Mapping[str, int | None] = MappingProxyType(
     {"top_k": 0, "seed": None, "max_tokens": None}
 )
 _MOST_WHOLE = 2.0**63
-# The parameters that decide from which tokens one is drawn, and with what probability.
+# The parameters that decide which tokens may be drawn, and with what probability.
 CHOOSING = frozenset(("temperature", "top_k", "top_p", "min_p"))
-# How chats choose where the model recommends nothing of it. In SmolLM2's replies to ten questions,
-# plain sampling drew 14 % of the tokens from below a probability of 0.25 %, and these none; 4 % of
-# their runs of four tokens had been there before, and 28 % of those of greedy decoding.
+# Defaults of chats where the model recommends none. In SmolLM2's replies to ten questions, plain
+# sampling drew 14 % of the tokens from below a probability of 0.25 %, and these none; 4 % of their
+# runs of four tokens were repetitions, and 28 % of those of greedy decoding.
 CHAT_SAMPLING: Mapping[str, object] = MappingProxyType(
     {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
 )
-# What transformers takes for itself in `apply_chat_template`; all other names reach the template.
+# Names that `apply_chat_template` of transformers uses itself; all others reach the template.
 RESERVED_ARGUMENTS = frozenset(
     (
         *("conversation", "messages", "chat_template", "add_generation_prompt"),
@@ -80,26 +80,25 @@ class SamplingParams:
             logits before all else, in greedy sampling too; -100 bans a token in practice.
             `override` takes a map, whose keys may be strings.
         logprobs: how many of the likeliest tokens come with each output token, beside its own
-            log-probability and rank (`engine.api.logprobs.TokenLogprobs`); None gives nothing.
-        prompt_logprobs: the same of the tokens of the prompt, but for the first one. The prompt is
-            then computed whatever is cached of it.
-        seed: the only source of randomness, together with the output position; None has a seed
-            drawn at submit.
-        min_tokens: neither an end of sequence nor a stop counts before this many output tokens.
-        max_tokens: most output tokens; None means as many as fit. 0 is allowed beside
-            `prompt_logprobs` only: the request ends where its prompt does.
-        stop: strings that end the output; they are not part of it. They have `MAX_STOP_BYTES` at
-            most, all together.
+            log-probability and rank (`engine.api.logprobs.TokenLogprobs`); None returns nothing.
+        prompt_logprobs: the same for the tokens of the prompt, except the first. The prompt is then
+            computed even if it is cached.
+        seed: the only source of randomness, together with the output position; None draws a seed at
+            submit.
+        min_tokens: an end of sequence or a stop counts only after this many output tokens.
+        max_tokens: most output tokens; None means as many as fit. 0 is allowed only with
+            `prompt_logprobs`: the request ends with its prompt.
+        stop: strings that end the output; they are not part of it. All together they have at most
+            `MAX_STOP_BYTES`.
         stop_token_ids: token ids that end the output, at most `MAX_STOP_TOKENS`.
-        ignore_eos: go on past the model's end-of-sequence tokens.
+        ignore_eos: continue past the model's end-of-sequence tokens.
         chat_template_kwargs: arguments of the chat template by name, such as `enable_thinking`,
-            with values as JSON has them, `MAX_ARGUMENT_BYTES` at most. Whoever states some
-            replaces all.
-        tools: functions that the model may call, as OpenAI's interface has them
-            (`engine.api.tools.check_tools`). The template tells the model of them.
-        structure: the form that the reply must have, its thinking aside. Where the form is
-            complete the output ends, whatever `min_tokens` and `ignore_eos` are. `override` takes
-            a map of one kind to its source (`engine.api.structure.Structure.of`).
+            with JSON values, at most `MAX_ARGUMENT_BYTES`. An override replaces all of them.
+        tools: functions that the model may call, as in OpenAI's API
+            (`engine.api.tools.check_tools`). The template puts them in the prompt.
+        structure: the form that the reply must have, except its thinking. When the form is complete
+            the output ends, whatever `min_tokens` and `ignore_eos` are. `override` takes a map of
+            one kind to its source (`engine.api.structure.Structure.of`).
 
     Raises:
         InvalidRequestError: a value is outside its range; `param` names the field.
@@ -159,7 +158,7 @@ class SamplingParams:
             )
 
     def override(self, changes: Mapping[str, object]) -> SamplingParams:
-        """These parameters with some replaced, as a request names them.
+        """Replace some of these parameters, by the names that a request uses.
 
         Raises:
             InvalidRequestError: a name is unknown, or a value is outside its range.
@@ -170,7 +169,7 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"{name} is no sampling parameter; allowed are {', '.join(sorted(known))}", name
                 )
-        # JSON and TOML have lists and maps only, and JSON's keys are strings.
+        # JSON and TOML only have lists and maps, and JSON's keys are strings.
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
         clean |= {name: as_number(name, clean[name]) for name in _INTEGERS & clean.keys()}
         if isinstance(bias := clean.get("logit_bias"), Mapping):
@@ -181,8 +180,8 @@ class SamplingParams:
         return replace(self, **clean)  # type: ignore[arg-type]  # __post_init__ checks the values
 
     def of_sibling(self, *, seed: int | None, prompt_logprobs: int | None) -> SamplingParams:
-        """The parameters of another reply to the same request, which differ in no more than this.
-        What they share is checked once: of 128 replies with 256 KiB of tools it took 0.2 s.
+        """The parameters of another reply to the same request, which differ only in these two. The
+        others are checked once: for 128 replies with 256 KiB of tools it took 0.2 s.
 
         Raises:
             InvalidRequestError: one of them is outside its range.
@@ -195,13 +194,13 @@ class SamplingParams:
 
     @property
     def template_arguments(self) -> Mapping[str, object]:
-        """All that the chat template is told beside the messages, by name."""
+        """All arguments of the chat template beside the messages, by name."""
         if not self.tools:
             return self.chat_template_kwargs
         return {**self.chat_template_kwargs, "tools": list(self.tools)}
 
     def _check_own(self) -> None:
-        """Check what the replies to one request may differ in, and what depends on it."""
+        """Check the parameters in which replies to one request may differ, and their dependents."""
         if self.prompt_logprobs is not None:
             self._check_integer("prompt_logprobs")
         if self.seed is not None:
@@ -212,7 +211,7 @@ class SamplingParams:
     def _check_number(self, name: str, *, above: bool = False) -> None:
         value, (low, high) = getattr(self, name), RANGES[name]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # NaN fails the comparison, and an integer that no float can hold does not raise in it.
+        # NaN fails the comparison, which does not raise for integers beyond the range of floats.
         if not number or not low <= value <= high or (above and value == low):
             bound = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
             raise InvalidRequestError(f"{name} is {value!r}; it must be a number {bound}", name)
@@ -311,12 +310,12 @@ _INTEGERS = _OF_MINUS_ONE.keys() | {"min_tokens", "logprobs", "prompt_logprobs"}
 
 
 def as_number(name: str, value: object) -> object:
-    """A number as a request states it, where an integer is wanted: of clients without integers, `5`
-    is `5.0`, and of `top_k`, `seed` and `max_tokens`, -1 is none.
+    """Convert a request's number to an integer parameter: clients without integers write 5 as
+    `5.0`, and -1 means none for `top_k`, `seed` and `max_tokens`.
 
     Args:
-        name: of the parameter.
-        value: of any type; what is no such number is as it was.
+        name: name of the parameter.
+        value: of any type; other values are returned as they are.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
         value = int(value)

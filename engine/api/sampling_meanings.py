@@ -1,4 +1,4 @@
-"""Sampling meanings: what each sampling parameter does to a reply, in a line that a user reads."""
+"""Sampling meanings: how each sampling parameter affects a reply, in one line for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshot: the engine at one moment, as immutable plain data, built at the reader's cadence."""
+"""Snapshot: the engine at one moment, as immutable plain data, built when a reader asks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from engine.api.waiting import Wait
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Requests that met both latency targets, of those that ended in the last `window` seconds and
-    of those that have not ended and miss a target already.
+    """Requests that met both latency targets, among those that ended in the last `window` seconds
+    and unfinished ones that already miss a target.
 
     Attributes:
-        share: the share of good requests among these; NaN if there are none.
+        share: the share of good requests; NaN without requests.
         rate: good requests a second.
-        late: how many have not ended and miss a target already.
+        late: how many unfinished requests already miss a target.
     """
 
     window: float
@@ -36,15 +36,15 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
-    """One request as the dashboard shows it. Times in seconds; None where not known yet.
+    """One request as the dashboard shows it. Times are in seconds; None if not known yet.
 
     Attributes:
-        ordinal: number in the order of arrival in this engine, as `BlockMap.owners` names it.
-        wait: why it waits; None when it does not.
-        tpot: the mean so far while it runs, the final one afterwards.
+        ordinal: number in the order of arrival in this engine, as in `Stretch.holders`.
+        wait: why it waits; None if it does not.
+        tpot: the mean so far while it runs, then the final one.
         itl_p99: 99th percentile of the gaps between its own tokens.
-        blocks: how many it holds, reserved and shared ones among them.
-        host_blocks: how many hold what it has computed while it is swapped out.
+        blocks: how many it holds, including reserved and shared ones.
+        host_blocks: how many hold its computed tokens while it is swapped out.
     """
 
     request_id: str
@@ -77,12 +77,11 @@ class LatencyView:
     """Distributions over the last `window` seconds, in seconds, of at most 8,192 samples each.
 
     Attributes:
-        tpot: of the requests that ended, and of the running ones that have 8 tokens or more, with
-            their means so far.
-        e2e: of the requests that ended.
-        until: when the window ends, on the engine's clock: when the snapshot was asked for.
-        samples: those behind the distributions by their names, older ones included; nobody adds to
-            them.
+        tpot: of ended requests, and the means so far of running ones with 8 tokens or more.
+        e2e: of ended requests.
+        until: end of the window on the engine's clock: when the snapshot was requested.
+        samples: samples behind the distributions, by name, including older ones; they no longer
+            change.
     """
 
     window: float
@@ -100,7 +99,7 @@ class Totals:
     """Counters since the model was loaded.
 
     Attributes:
-        swaps: preemptions whose victims were swapped out; the others are recomputed.
+        swaps: preemptions with a swap; the other victims are recomputed.
     """
 
     requests: int = 0
@@ -123,17 +122,17 @@ class Snapshot:
     """The engine between two steps.
 
     Attributes:
-        time: engine clock, seconds. `latency` and `goodput` are of when it was asked for, since an
-            idle engine makes no newer one.
+        time: engine clock, seconds. `latency` and `goodput` are as of the request for the snapshot,
+            because an idle engine makes no newer one.
         step: number of the last step.
-        requests: the running ones, the head of the queue, then those that ended last. The number of
-            the waiting and of the ended ones is capped.
-        num_waiting: how many requests wait, those beyond the cap included.
+        requests: the running ones, the head of the queue, then the last ended ones. The numbers of
+            waiting and ended ones are capped.
+        num_waiting: how many requests wait, including those beyond the cap.
         head_wait: why the first of them waits; None if none does.
-        sharing: which requests share how many blocks, most blocks first; the number is capped.
+        sharing: numbers of blocks shared by the same requests, most first; capped.
         pins: prefixes that are never evicted.
-        stalled: whether requests wait and nothing will move them but a knob or another request;
-            `head_wait` says why.
+        stalled: whether waiting requests need a knob change or another request to move; `head_wait`
+            says why.
     """
 
     time: float

@@ -1,4 +1,4 @@
-"""Status: where the engine as a whole stands, and the model in it."""
+"""Status: the phase of the engine as a whole, and its model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.api.sampling import CHAT_SAMPLING, CHOOSING, SamplingParams
 
 
 class EnginePhase(StrEnum):
-    """Where the engine as a whole stands."""
+    """Phase of the engine as a whole."""
 
     EMPTY = "empty"
     LOADING = "loading"
@@ -23,14 +23,14 @@ class EnginePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """The engine as a whole. It is available at any moment, also before a model is loaded.
+    """Status of the engine as a whole, available at any moment, even before a model is loaded.
 
     Attributes:
-        model: name of the model that is loaded or being loaded.
-        detail: one sentence on what is being done, or on why it failed.
-        loaded_bytes, total_bytes: exact progress of loading weights.
-        has_crashed: whether a thread of the engine has ended or hangs. Then nothing is served any
-            more, and no other model can be loaded, until the program is started again.
+        model: name of the loaded model, or of the one that loads.
+        detail: one sentence on the current work, or on why it failed.
+        loaded_bytes, total_bytes: exact progress of the weights.
+        has_crashed: whether an engine thread has ended or hangs. Then nothing is served and no
+            model can be loaded until the program is restarted.
     """
 
     phase: EnginePhase
@@ -43,13 +43,14 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationLoss:
-    """How quantized weights change a model's next tokens, over a fixed text; or, where weights were
-    quantized on disk and stay as they are, how activations of 15 bits do; or both.
+    """How quantized weights change a model's next tokens over a fixed text; or, where weights
+    quantized on disk stay packed, how activations of 15 bits do; or both.
 
     Attributes:
         tokens: how many were compared.
-        equal_best: share of them after which the likeliest next token is that of the model before.
-        divergence: of that model's next token, Kullback and Leibler's, in nats a token.
+        equal_best: share of them whose likeliest next token is that of the original model.
+        divergence: Kullback-Leibler divergence from the original model's next token, in nats a
+            token.
     """
 
     tokens: int
@@ -59,16 +60,15 @@ class QuantizationLoss:
 
 @dataclass(frozen=True, slots=True)
 class OffPath:
-    """Operations of one kind that our kernels do not compute: torch does, between two stretches of
-    them.
+    """Operations of one kind that torch computes, between two segments of our kernels.
 
     Attributes:
-        name: of the operation, as linear or attend, or of the class of a module.
-        columns: of its result.
-        count: how many operations of the model these are.
-        reason: why our kernel does not compute the first of them, as a clause.
-        share: of the time of a decode step, from 0 to 1, by the smallest step that was taken while
-            the model was loaded; None if it was not measured.
+        name: name of the operation, such as linear or attend, or of a module's class.
+        columns: columns of its result.
+        count: number of these operations in the model.
+        reason: why our kernels do not compute the first of them, as a clause.
+        share: share of the time of a decode step, from 0 to 1, in the smallest step run during
+            loading; None if not measured.
     """
 
     name: str
@@ -84,24 +84,22 @@ class ModelCard:
 
     Attributes:
         device: as torch names it: cpu, cuda:1.
-        gpu_uuid: of the GPU or MIG instance that this is, as NVIDIA's driver writes it: CUDA's
-            numbers are not those of the driver. Empty if it is none.
-        sampling: what holds where a request states nothing, and is not of a chat
-            (`chat_sampling`).
-        sampling_sources: for each of its parameters that is recommended, by name, the file that
-            does so.
+        gpu_uuid: UUID of the GPU or MIG instance as NVIDIA's driver writes it, because CUDA numbers
+            devices differently. Empty if it is not a GPU.
+        sampling: defaults of requests that are not chats (see `chat_sampling`).
+        sampling_sources: for each recommended parameter, by name, the file that recommends it.
         has_chat_template: whether the tokenizer has a chat template. A model without one completes
             text: a chat is a line `role: content` for each message, and a reply ends where the
-            model begins a line with the name of a role.
-        switches_thinking: whether the chat template knows `enable_thinking`.
-        presets: of models.toml.
-        quantize: what weights were quantized to at load, of `engine.api.config.QUANTIZATIONS`.
+            model begins a line with a role's name.
+        switches_thinking: whether the chat template has `enable_thinking`.
+        presets: presets of models.toml.
+        quantize: format of weights quantized at load, one of `engine.api.config.QUANTIZATIONS`.
         packed_as: the format in which weights were quantized on disk, if they stay packed, so that
             activations are rounded to 15 bits; else empty.
-        rounded_to: what weights of that format became that no kernel multiplies as they were
-            stored, of `engine.api.config.QUANTIZATIONS`; empty if there are none.
-        loss: what this changed; None if nothing is packed, or if it could not be measured.
-        off_path: operations that our kernels do not compute, while they compute the others.
+        rounded_to: format of packed weights that no kernel can multiply as stored, one of
+            `engine.api.config.QUANTIZATIONS`; empty if there are none.
+        loss: the loss through this; None if nothing is packed, or if it could not be measured.
+        off_path: operations outside our kernels, if these compute the others.
         off_kernels: why the model runs module by module, or by torch alone, as a clause; empty if
             our kernels compute its operations.
     """
@@ -130,13 +128,13 @@ class ModelCard:
 
     @property
     def num_off_path(self) -> int:
-        """How many operations our kernels do not compute, while they compute the others."""
+        """Number of operations outside our kernels, if these compute the others."""
         return sum(one.count for one in self.off_path)
 
     @property
     def chat_sampling(self) -> SamplingParams:
-        """The sampling of a chat that states nothing: as `sampling`, with `CHAT_SAMPLING` where
-        nothing is recommended of how a token is chosen.
+        """The defaults of a chat: `sampling`, plus `CHAT_SAMPLING` if the model recommends none of
+        the parameters that choose tokens.
         """
         if CHOOSING.isdisjoint(self.sampling_sources):
             return self.sampling.override(CHAT_SAMPLING)

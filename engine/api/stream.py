@@ -1,4 +1,4 @@
-"""RequestStream: the way of one request's text from the engine to its owner."""
+"""RequestStream: carries one request's text from the engine to its owner."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from engine.api.tools import ToolUse
 class Context:
     """A conversation so far: the exact token ids of its first `num_messages` messages.
 
-    The next prompt extends them, so that it hits the prefix cache whatever the template does to old
-    text. If they are ids of another model, or of other arguments to its chat template (`model_key`
-    names both), they are set aside and the text is rendered anew. So they are if the last reply has
-    thinking that the template does not repeat.
+    The next prompt extends these ids, so that it hits the prefix cache however the template changes
+    old text. The text is rendered anew if they are ids of another model or of other template
+    arguments (`model_key` identifies both), or if the last reply has thinking that the template
+    does not repeat.
 
     Attributes:
-        token_ids: packed, whatever they are made of: a tuple of Python's integers takes 36 bytes a
-            token, and all chats that end at once hold theirs until the store has them.
+        token_ids: packed from any sequence: a tuple of Python integers takes 36 bytes a token, and
+            all chats that end at once hold theirs until the store has them.
     """
 
     model_key: str
@@ -42,7 +42,7 @@ class Usage:
     """Token counts of one request.
 
     Attributes:
-        reasoning_tokens: those of the completion that are thinking, its tags among them.
+        reasoning_tokens: completion tokens of thinking, including its tags.
     """
 
     prompt_tokens: int
@@ -52,11 +52,11 @@ class Usage:
 
 
 class Thought(NamedTuple):
-    """What a reply has thought so far.
+    """A reply's thinking so far.
 
     Attributes:
-        tokens: as `Usage.reasoning_tokens`.
-        seconds: as `Timings.thinking`.
+        tokens: see `Usage.reasoning_tokens`.
+        seconds: see `Timings.thinking`.
     """
 
     tokens: int = 0
@@ -71,9 +71,9 @@ class Finish:
         error: set when the reason is `error`.
         context: token ids of the whole conversation with this reply, for the next turn; None after
             an error.
-        tool_use: the tools that the reply calls; None if it calls none, and where nobody knows the
-            format in which the model does. The text has them in any case, as it was written.
-        stop: the stop string that ended it; None if something else did.
+        tool_use: the reply's tool calls; None if it has none, or if the model's format for them is
+            unknown. The text has them in any case, as the model wrote them.
+        stop: the stop string that ended the reply, if one did.
     """
 
     reason: FinishReason
@@ -87,20 +87,19 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """News of a request: text that follows what came before, and the end if it came.
+    """News of a request: text that follows the previous text, and the end if it has come.
 
     Attributes:
-        text: what the reply says. Thinking and the tags around it are no part of it.
-        num_tokens: output tokens that came. The token that completes a stop string is the last. The
-            text of some tokens may still be held back.
-        logprobs: one for each of the tokens; empty unless the request asks for them
-            (`SamplingParams.logprobs`).
-        thinking: what the model thinks before it says something; it follows the thinking before.
-        num_certain: with how many characters of the text of all deltas so far `ToolUse.content`
-            begins if the reply should call tools. It is for requests that state tools, and stays 0
-            where nobody knows how a call begins.
-        prompt: tokens of the prompt, which follow those before; empty unless the request asks for
-            them (`SamplingParams.prompt_logprobs`). All have come before the first output token.
+        text: the reply's text, without thinking and its tags.
+        num_tokens: number of new output tokens. The one that completes a stop string is the last.
+            The text of some may still be held back.
+        logprobs: one for each token; empty unless requested (`SamplingParams.logprobs`).
+        thinking: the model's thinking, which follows the previous thinking.
+        num_certain: how many characters of all deltas' text so far certainly begin
+            `ToolUse.content` if the reply calls tools. It is for requests with tools, and stays 0
+            if the start of a call is unknown.
+        prompt: further tokens of the prompt; empty unless requested
+            (`SamplingParams.prompt_logprobs`). All come before the first output token.
     """
 
     text: str
@@ -116,9 +115,9 @@ class RequestStream:
     """A queue of deltas with one writer and one reader, on any threads.
 
     Attributes:
-        num_prompt_tokens: tokens of the prompt, 0 until it is encoded.
-        num_output_tokens: output tokens of all deltas that were drained.
-        thought: what was thought in all deltas that were put.
+        num_prompt_tokens: tokens of the prompt; 0 until it is encoded.
+        num_output_tokens: output tokens of all drained deltas.
+        thought: the thinking of all deltas put.
     """
 
     def __init__(self, request_id: str, wake: Callable[[], None] | None = None) -> None:
@@ -139,7 +138,7 @@ class RequestStream:
         self._num_waiting = 0
 
     def put(self, delta: Delta) -> None:
-        """Add news; the engine calls this, and then `wake`, once for all streams that share it."""
+        """Add news. The engine calls this, and then `wake`, once for all streams that share it."""
         with self._lock:
             self._logprobs += delta.logprobs
             self._prompt += delta.prompt
@@ -147,7 +146,7 @@ class RequestStream:
             self._add(delta.text, delta.num_tokens, delta.thinking, delta.num_certain)
 
     def add(self, text: str, num_tokens: int, thinking: str = "", num_certain: int = 0) -> None:
-        """Add text, as `put` does. It takes a third of the time, and comes with every token."""
+        """Add text, as `put` does. It runs for every token, and takes a third of the time."""
         with self._lock:
             self._add(text, num_tokens, thinking, num_certain)
 
@@ -167,7 +166,7 @@ class RequestStream:
             self.wake()
 
     def drain(self) -> Delta | None:
-        """All that has come since the last call as one delta, or None. Never blocks."""
+        """Return everything since the last call as one delta, or None. Never blocks."""
         with self._lock:
             if not self._texts:
                 return None
@@ -184,7 +183,7 @@ class RequestStream:
         return Delta(text, num_tokens, finish, *told)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until there is news; False when `timeout` seconds passed without any."""
+        """Block until there is news; False if `timeout` seconds pass without any."""
         with self._ready:
             self._num_waiting += 1
             try:
@@ -193,7 +192,7 @@ class RequestStream:
                 self._num_waiting -= 1
 
     def __iter__(self) -> Iterator[Delta]:
-        """The deltas as they come, until the end. It blocks while there is none."""
+        """Yield deltas as they come, until the end. It blocks while there are none."""
         while True:
             self.wait()
             delta = self.drain()

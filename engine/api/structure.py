@@ -16,7 +16,7 @@ MAX_CHOICES = 1024
 
 
 class StructureKind(StrEnum):
-    """What states the form of a reply."""
+    """How the form of a reply is stated."""
 
     JSON_SCHEMA = "json_schema"
     JSON_OBJECT = "json_object"
@@ -37,16 +37,16 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The form that a reply must have, all of it but its thinking.
+    """The form that a whole reply must have, except its thinking.
 
     Attributes:
-        kind: what `source` is.
+        kind: the kind of `source`.
         source: a JSON Schema, or a list of choices, as JSON; a regular expression that the whole
             reply matches; a grammar; or nothing if any JSON object will do.
 
     Raises:
-        InvalidRequestError: `source` has not the form of its kind, or it is too large. Whether a
-            model can follow it is found out when it is compiled.
+        InvalidRequestError: `source` does not have the form of its kind, or it is too large.
+            Whether a model can follow it shows when it is compiled.
     """
 
     kind: StructureKind
@@ -72,12 +72,12 @@ class Structure:
 
     @staticmethod
     def of(stated: object) -> Structure:
-        """The structure that a request states as a map of one kind to its source, such as
+        """Parse the structure of a request, a map of one kind to its source, such as
         `{"json_schema": {"type": "object"}}`, `{"regex": "[0-9]+"}`, `{"choice": ["a", "b"]}`,
         `{"grammar": "start: /a/"}` or `{"json_object": true}`.
 
         Raises:
-            InvalidRequestError: it is no such map.
+            InvalidRequestError: it is not such a map.
         """
         if not isinstance(stated, Mapping):
             raise InvalidRequestError(
@@ -101,7 +101,7 @@ class Structure:
             if not isinstance(value, str):
                 _refuse(kind, value)
             return Structure(kind, value)
-        # A text that is JSON would be taken for what it says.
+        # A text of JSON would be read as its content.
         if isinstance(value, str):
             _refuse(kind, value)
         try:
@@ -112,7 +112,7 @@ class Structure:
 
     @property
     def value(self) -> object:
-        """What a request states of its kind: a schema, a list of choices, a text, or true."""
+        """The stated value of its kind: a schema, a list of choices, a text, or true."""
         if self.kind is StructureKind.JSON_OBJECT:
             return True
         if self.kind in (StructureKind.JSON_SCHEMA, StructureKind.CHOICE):
@@ -121,7 +121,7 @@ class Structure:
 
     @property
     def stated(self) -> dict[str, object]:
-        """The map by which a request states it, which `of` takes."""
+        """The map that a request states, for `of`."""
         return {self.kind.value: self.value}
 
     def _has_form(self) -> bool:

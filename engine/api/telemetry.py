@@ -1,4 +1,4 @@
-"""Telemetry: a record for each step, samples for each request, percentiles from samples."""
+"""Telemetry: a record for each step, samples for each request, and percentiles of samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BlockChange(StrEnum):
-    """What happened to a block."""
+    """An event of a block."""
 
     GIVEN = "given"
     SHARED = "shared"
@@ -33,15 +33,15 @@ class BlockChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockEvents:
-    """What happened to blocks in a step, in order: enough to rebuild any past moment.
+    """The block events of a step, in order: enough to rebuild any past moment.
 
     Attributes:
-        log: (change, block, sequence). The sequence is the holder that came or went, -1 if none.
-            GIVEN, RESERVED (not to be filled yet) and SHARED add a holder. LEFT takes away one of
-            several holders; FREED, CACHED and PINNED (never to be evicted) take away the last one.
-            EVICTED says that a cached block is forgotten, so that it can be given anew, and FILLED
-            that a reserved block is put to use. PINNED and UNPINNED of no sequence turn a cached
-            block into a pinned one and back.
+        log: (change, block, sequence). The sequence is the holder added or removed, -1 if none.
+            GIVEN, RESERVED (not to be filled yet) and SHARED add a holder. LEFT removes one of
+            several holders; FREED, CACHED and PINNED (never evicted) remove the last one. EVICTED
+            unpublishes a cached block, so that it can be reallocated, and FILLED puts a reserved
+            block to use. PINNED and UNPINNED without a sequence turn a cached block into a pinned
+            one and back.
     """
 
     log: tuple[tuple[BlockChange, int, int], ...] = ()
@@ -55,8 +55,8 @@ class PhaseTimes:
     """Seconds that a step spent in the runner: building inputs, in the forward pass, sampling.
 
     Attributes:
-        mask: what it waited, before it could sample, for what structures allow. It is part of none
-            of the others.
+        mask: time spent waiting for the structures' masks before sampling. It is not part of the
+            others.
     """
 
     prepare: float = 0.0
@@ -74,10 +74,10 @@ class StepCost:
 
 
 class Ended(NamedTuple):
-    """A request that ended: how many tokens it had got by then, and why it got no more.
+    """A request that ended: its number of output tokens, and why it ended.
 
     Attributes:
-        cached_tokens: those of its prompt that were found in the prefix cache.
+        cached_tokens: prompt tokens found in the prefix cache.
     """
 
     request_id: str
@@ -93,35 +93,35 @@ class StepRecord:
     """One step of the batch. Times in seconds on the engine's clock.
 
     Attributes:
-        start, begun, end: when its planning began; when it was its turn, which is later if the step
-            before it was still running; and when all of it was done.
+        start, begun, end: when its planning began; when its turn came, which is later if the
+            previous step was still running; and when it was done.
         plan, commit: the scheduling before the step and the bookkeeping after it; `times` has the
             runner's phases.
         prefill_tokens, decode_tokens: tokens computed; their sum is the step's size.
         prefill_rows, decode_rows: the number of sequences they belong to.
-        structured_rows: rows that sampled a token of a reply with a structure.
-        padding_tokens: prompt tokens that a padded batch would compute besides, for nothing.
+        structured_rows: rows that sampled a token of a structured reply.
+        padding_tokens: prompt tokens that a padded batch would also compute, in vain.
         bubble_tokens: tokens that such a batch would compute for members that have ended.
-        budget: tokens that the policy let the step have.
+        budget: tokens that the policy allowed.
         model: the name of the loaded model.
-        cost: FLOPs and bytes that the step had to spend, from the model's shape.
-        output_tokens: tokens that requests got.
+        cost: least FLOPs and bytes of the step, computed from the model's shape.
+        output_tokens: tokens appended to requests.
         running, waiting: how many requests ran and waited after planning.
         head_wait: why the first of the waiting ones waited.
-        finished: requests that ended since the record before.
-        preempted_for: for each of `preempted` the request that its blocks were taken for; empty
-            where they were for none, such as a request that gave way itself.
+        finished: requests that ended since the last record.
+        preempted_for: for each of `preempted` the request that needed its blocks; empty if there
+            was none, as when a request preempted itself.
         swapped: those of `preempted` whose blocks were copied to host memory; the others are
             recomputed.
         restored: those of `admitted` whose blocks were copied back.
         swapped_out_blocks, swapped_in_blocks: blocks that the step copied to host memory and back.
-        prefix_queried_tokens, prefix_hit_tokens: prompt tokens of requests that were admitted for
-            the first time, and how many of them were cached.
-        blocks: what happened in the pool since the record before.
-        free_blocks, cached_blocks, used_blocks: the pool at the end, with `blocks` applied.
-        given_slots, unused_slots: token slots of the used blocks while the step ran, and how many
-            of them held no token that anybody still needed.
-        error: what the step raised; nothing counts as computed then. It is empty if it succeeded.
+        prefix_queried_tokens, prefix_hit_tokens: prompt tokens of newly admitted requests, and how
+            many of them were cached.
+        blocks: the pool's events since the last record.
+        free_blocks, cached_blocks, used_blocks: the pool afterwards, with `blocks` applied.
+        given_slots, unused_slots: token slots of the used blocks during the step, and how many held
+            no token that was still needed.
+        error: what the step raised, in which case nothing counts as computed; else empty.
     """
 
     step: int
@@ -166,7 +166,7 @@ class StepRecord:
 
     @property
     def duration(self) -> float:
-        """Seconds of its turn; those of several steps do not overlap."""
+        """Seconds of its turn; turns of different steps do not overlap."""
         return self.end - self.begun
 
     @property
@@ -175,12 +175,12 @@ class StepRecord:
 
     @property
     def kv_waste(self) -> float:
-        """The share of the given token slots that is unused."""
+        """The share of the allocated token slots that is unused."""
         return self.unused_slots / self.given_slots if self.given_slots else 0.0
 
 
 class Ring(Generic[T]):
-    """The last `capacity` items, numbered from 0 on; one thread appends, any thread reads.
+    """The last `capacity` items, numbered from 0; one thread appends, any thread reads.
 
     Readers need no lock. An append is one list store and one integer store, each of them atomic
     under the interpreter. A reader that is overtaken sees newer items, never torn ones.
@@ -195,7 +195,7 @@ class Ring(Generic[T]):
         self.total += 1
 
     def since(self, index: int) -> tuple[T, ...]:
-        """The items from number `index` on that are still held."""
+        """The available items from number `index` on."""
         total, capacity = self.total, len(self._items)
         first = max(index, total - capacity, 0)
         items = (self._items[i % capacity] for i in range(first, total))
@@ -231,14 +231,14 @@ def percentile(ordered: Sequence[float], q: float) -> float:
 
 
 class Recent:
-    """The last `capacity` numbers, and as many again at most before the oldest go.
+    """The last `capacity` numbers, and at most as many again before the oldest are dropped.
 
-    They lie in memory side by side, so that a copy is quick. The collector of cycles does not look
-    at them: numbers that are objects, 30,000 of them, cost it 5 ms.
+    They are contiguous in memory, so that a copy is quick. The garbage collector does not visit
+    them: numbers as objects, 30,000 of them, cost it 5 ms.
 
     Attributes:
         numbers: oldest first.
-        gone: how many came before them.
+        gone: how many were dropped before them.
     """
 
     __slots__ = ("capacity", "gone", "numbers")
@@ -260,17 +260,17 @@ class Recent:
 
 
 class Samples:
-    """Timed samples of one quantity: at most `capacity`, looked at over a window of seconds.
+    """Timed samples of one quantity: at most `capacity`, read over a window of seconds.
 
-    A look sorts them, which takes 2 ms for 8,192 samples. One thread adds, and only it may copy;
-    any thread may look at a copy.
+    A read sorts them, which takes 2 ms for 8,192 samples. One thread adds, and only it may copy;
+    any thread may read a copy.
     """
 
     def __init__(self, capacity: int = 8192) -> None:
         self._times, self._values = Recent(capacity), Recent(capacity)
 
     def __copy__(self) -> Samples:
-        """The samples so far; 0.02 ms for 8,192."""
+        """Copy the samples; 0.02 ms for 8,192."""
         copied = Samples(self._times.capacity)
         copied._times.numbers = self._times.last()
         copied._values.numbers = self._values.last()
@@ -279,7 +279,7 @@ class Samples:
 
     @property
     def total(self) -> int:
-        """How many were added so far, those that are no longer held among them."""
+        """How many samples were ever added, including dropped ones."""
         return self._values.gone + len(self._values.numbers)
 
     def add(self, time: float, value: float) -> None:
@@ -290,18 +290,18 @@ class Samples:
         """Distribution of the samples taken at `since` or later, together with `unfinished`.
 
         Args:
-            unfinished: values so far of what is still being measured.
+            unfinished: values so far of measurements in progress.
         """
         first = bisect_left(self._times.last(), since)
         return Distribution.of([*unfinished, *self._values.last()[first:]])
 
     def since(self, number: int) -> array[float]:
-        """The values from number `number` on, counted from 0, that are still held."""
+        """The available values from number `number` on, counted from 0."""
         values = self._values.last()
         return values[max(number - (self.total - len(values)), 0) :]
 
     def between(self, since: float, until: float) -> tuple[array[float], array[float]]:
-        """The times and the values of the samples from `since` to `until`, the oldest first."""
+        """The times and values of the samples from `since` to `until`, oldest first."""
         times, values = self._times.last(), self._values.last()
         first, last = bisect_left(times, since), bisect_right(times, until)
         return times[first:last], values[first:last]

@@ -1,4 +1,4 @@
-"""Tools: the functions that a request lets a model call, and the calls that a reply makes."""
+"""Tools: functions that a request lets a model call, and a reply's calls of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _NAME_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a function, as a model wrote it. Nothing here runs it.
+    """A function call, as a model wrote it. Nothing here runs it.
 
     Attributes:
         arguments: a JSON object, as text.
-        id: the call's name, if it has one, by which the message with its outcome says which call
-            that answers.
+        id: the call's id, if it has one, by which the message with its result refers to it.
     """
 
     name: str
@@ -30,19 +29,19 @@ class ToolCall:
     id: str | None = None
 
     def in_openai_form(self) -> dict[str, object]:
-        """The call as an entry of `tool_calls`, as OpenAI's interface has it."""
+        """The call as an entry of `tool_calls` in OpenAI's API."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a reply consists of that calls tools.
+    """The parts of a reply that calls tools.
 
     Attributes:
-        calls: in their order; at least one.
-        content: what the reply says beside them. The text of the reply has the calls too, in the
-            model's own format.
+        calls: in order; at least one.
+        content: the reply's text without the calls. The text of the stream has the calls too, in
+            the model's own format.
     """
 
     calls: tuple[ToolCall, ...]
@@ -50,26 +49,27 @@ class ToolUse:
 
     @staticmethod
     def load(told: Mapping[str, Any]) -> ToolUse:
-        """From what `dataclasses.asdict` makes of one, and JSON of that."""
+        """Load from the form of `dataclasses.asdict`, or JSON of it."""
         return ToolUse(tuple(ToolCall(**call) for call in told["calls"]), told["content"])
 
 
 def json_bytes(value: object) -> int:
-    """Bytes of a value as JSON.
+    """Size of a value as JSON, in bytes.
 
     Raises:
-        TypeError, ValueError, RecursionError: JSON has none such.
+        TypeError, ValueError, RecursionError: JSON cannot represent it.
     """
     return len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
 
 
 def check_tools(tools: object) -> None:
-    """Check the functions that a request states, in the form that OpenAI's interface has.
+    """Check the functions that a request states, in the form of OpenAI's API.
 
-    What JSON Schema its parameters are is the template's affair.
+    The template decides which JSON Schema it supports for the parameters.
 
     Raises:
-        InvalidRequestError: it is no such list, or it is too large; the sentence names the place.
+        InvalidRequestError: it is not such a list, or it is too large; the sentence names the
+            place.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         _refuse("tools", tools, "a list of functions")

@@ -1,4 +1,4 @@
-"""Wait: why a request waits, as a value, and the words for it."""
+"""Wait: why a request waits, as a value and in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum, auto
 
 
 class Cause(StrEnum):
-    """What a request waits for. `POLICY` stands for a rule of a policy's own."""
+    """Why a request waits. `POLICY` stands for a policy's own rule."""
 
     NEXT = auto()
     PAUSED = auto()
@@ -37,10 +37,10 @@ class Wait:
     """Why a request waits.
 
     Attributes:
-        numbers: as many as the sentence of the cause has places for.
-        of: for `FORK` the request that it forks, for `POLICY` the sentence.
+        numbers: as many as the cause's sentence has placeholders.
+        of: for `FORK` the forked request, for `POLICY` the sentence.
         ahead: requests before it in the queue. If there are any, cause and numbers are those of the
-            first in the queue.
+            head.
     """
 
     cause: Cause
@@ -75,7 +75,7 @@ _SENTENCES = {
 
 
 def in_words(wait: Wait | None) -> str:
-    """Why a request waits, in a sentence for people; empty if it does not."""
+    """Why a request waits, as a sentence for people; empty if it does not."""
     if wait is None:
         return ""
     sentence = _SENTENCES[wait.cause].format(*wait.numbers, of=wait.of)
