@@ -1,4 +1,4 @@
-"""LoadAttempt: one call of a loader, which tells how far it is and may be broken off."""
+"""LoadAttempt: one call of a loader, which reports progress and can be cancelled."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LoadAttempt:
 
     Args:
         request: what to load.
-        say: makes known how far it is.
-        is_wanted: whether the model is wanted still; asked at each report of progress.
+        say: publishes the progress.
+        is_wanted: whether the model is still wanted; called at each report of progress.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class LoadAttempt:
         self._is_over = False
 
     def run(self, loader: ModelLoader) -> LoadedModel:
-        """Load the model; its knobs have the values that the request asks for.
+        """Load the model, and set its knobs to the values in the request.
 
         Raises:
             EngineError: it cannot be loaded.
-            LoadCancelledError: it is not wanted any more.
+            LoadCancelledError: it is no longer wanted.
         """
         request = self._request
         self._progress("starting")
         try:
             with prompt_switches():
                 model = loader(request, self._progress)
-            # The first screen is waited for, and does not need it.
+            # Imported here, because the first screen waits for imports and does not need this one.
             from engine.scheduling.policies import policy_names
 
             try:
@@ -62,7 +62,7 @@ class LoadAttempt:
             return replace(model, knobs=knobs, knob_notes=notes)
         except (EngineError, LoadCancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of tokenizers or safetensors is no Exception
+        except BaseException as error:  # a panic of tokenizers or safetensors is not an Exception
             log.exception("the loader failed")
             raise UnavailableError(cause_of(error)) from error
         finally:
@@ -79,4 +79,4 @@ class LoadAttempt:
 
 
 class LoadCancelledError(Exception):
-    """The host stops, or another model is wanted: give up loading this one."""
+    """The host stops, or another model is wanted, so that this load ends."""

@@ -1,4 +1,4 @@
-"""EngineHost: the thread that owns an engine; an EngineClient for everyone else."""
+"""EngineHost: the thread that owns an engine, and its EngineClient for all other threads."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from engine.serving.translator import Translator
 from engine.serving.watch import Watch, step_limit
 
 if TYPE_CHECKING:
-    # The thread of the engine imports them when it loads: they take 0.04 s, and the first screen is
-    # waited for.
+    # The engine thread imports these when it loads a model: they take 0.04 s, for which the first
+    # screen would wait.
     from engine.core.core import EngineCore
     from engine.core.draft import Draft
 
 log = logging.getLogger(__name__)
 
 JOIN_TIMEOUT = 10.0
-# The text of a step takes a millisecond. A tokenizer that decodes for so long never comes back.
+# The text of a step takes a millisecond. A tokenizer that decodes for this long never returns.
 TEXT_SECONDS = 30.0
-# A slow disk may be silent for longer; the person who waits is told, and nothing is ended.
+# A slow disk may be silent for longer; people see a warning, and nothing is ended.
 SILENT_SECONDS = 60.0
-# A load that can be broken off is broken off at its next report of progress, well within this time.
-# A load that cannot is left to itself, since the end of the program would have to wait for it: an
-# import of torch takes 4 s.
+# A load that can be cancelled ends at its next report of progress, well within this time. One that
+# cannot is abandoned, because the end of the program would have to wait for it: an import of torch
+# takes 4 s.
 LOAD_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A model and the request that it was loaded by. If it is not the model that was wanted,
-    `failure` says what went wrong with that one.
+    """A model and the request that loaded it. If another model was wanted, `failure` says why that
+    one failed.
     """
 
     model: LoadedModel
@@ -66,9 +66,9 @@ class EngineHost:
     engine blocks on the mailbox and costs nothing. No caller ever waits for a step.
 
     Args:
-        loader: imported and called on the engine thread, so that torch loads behind the first
-            paint of the screen.
-        clock: monotonic seconds, the one clock of all times.
+        loader: imports and runs on the engine thread, so that torch loads after the first paint of
+            the screen.
+        clock: monotonic seconds, used for all times.
     """
 
     def __init__(self, loader: ModelLoader, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,13 +83,13 @@ class EngineHost:
         self._status_lock = threading.Lock()
         self._core: EngineCore | None = None
         self._draft: Draft | None = None
-        # They outlive their core: who reads them each second has not seen the last ones.
+        # These outlive their core: a reader that polls each second has not seen the last ones.
         self._records: Ring[StepRecord] = Ring(0)
         self._snapshot_wanted = False
         self._block: BlockView | None = None
         self._block_wanted = False
         self._wanted: LoadRequest | None = None  # as far as the mailbox was read
-        self._newest: LoadRequest | None = None  # as soon as it was asked for
+        self._newest: LoadRequest | None = None  # set as soon as it is requested
         self._load_lock = threading.Lock()
         self._stopping = False
         self._text = Translator(clock, self._mailbox.put, self._text_failed)
@@ -112,7 +112,7 @@ class EngineHost:
 
     def status(self) -> EngineStatus:
         status, told_at = self._status, self._told_at
-        # All of them each time, for only what is looked at often is counted.
+        # Always read all of them, because the watch only counts time during which it is read often.
         text = self._watch.seconds(self._text.busy_since)
         step = self._watch.seconds(self._step_since)
         silent = self._watch.seconds(told_at)
@@ -132,7 +132,7 @@ class EngineHost:
         self._snapshot_wanted = True
         core = self._core
         if core is not None and core.idle and core.num_unfinished:
-            self._wake()  # The engine sleeps, while the times of waiting requests grow.
+            self._wake()  # The engine sleeps, but the times of waiting requests grow.
         draft = self._draft
         return draft.snapshot(self._clock()) if draft is not None else None
 
@@ -190,10 +190,10 @@ class EngineHost:
         return self._text.spell(token_ids)
 
     def load(self, request: LoadRequest) -> None:
-        request = replace(request)  # Identity tells wishes apart, even equal ones.
+        request = replace(request)  # Identity distinguishes requests, even equal ones.
         with self._load_lock:
             self._newest = request
-            # It passes the text thread: what was submitted before still goes to the model before.
+            # It goes through the text thread: earlier submissions still reach the old model.
             self._text.hold(request)
 
     def shutdown(self) -> None:
@@ -235,20 +235,20 @@ class EngineHost:
             self._tell_failed(error)
 
     def _tell_failed(self, error: BaseException) -> None:
-        """End all requests, and make known that nothing is served any more."""
+        """End all requests, and publish that nothing is served any more."""
         cause = error.message if isinstance(error, EngineError) else cause_of(error)
         failure = UnavailableError(f"the engine failed: {cause}")
         self._say_crashed(failure)
         self._text.close(failure)
 
     def _text_failed(self, error: EngineError) -> None:
-        """Stop the host: without text there is nobody to compute for."""
+        """Stop the host, because no reply can be delivered without text."""
         self._say_crashed(error)
         self._stopping = True
         self._wake()
 
     def _say(self, status: EngineStatus) -> None:
-        """Make a status known. The status of a crash is never replaced."""
+        """Publish a status. The status of a crash is never replaced."""
         with self._status_lock:
             if not self._status.has_crashed:
                 self._told_at = self._clock()
@@ -259,10 +259,10 @@ class EngineHost:
         self._say(EngineStatus(EnginePhase.FAILED, model, error.message, has_crashed=True))
 
     def _load(self, wanted: LoadRequest, served: LoadRequest | None) -> _Loaded | None:
-        """Load a model, or go back to the one before; None if neither can be had.
+        """Load a model, or reload the previous one; None if neither can be loaded.
 
         Raises:
-            DeviceLostError: no model can be had any more.
+            DeviceLostError: no model can be loaded any more.
         """
         failure = ""
         for request in (wanted, served):
@@ -274,7 +274,7 @@ class EngineHost:
                 note = f"{failure}; {model.card.name} is back" if failure else ""
                 return _Loaded(model, request, note)
             except DeviceLostError:
-                raise  # the model before would fail there, too
+                raise  # the previous model would fail there too
             except EngineError as error:
                 failed = "; nor go back to" if failure else "could not load"
                 failure += f"{failed} {request.model}: {error.message}"
@@ -287,7 +287,7 @@ class EngineHost:
         return not self._stopping and self._newest is request
 
     def _serve(self, loaded: _Loaded, wanted: LoadRequest) -> None:
-        """Step until another model is wanted and the work is done, or the host stops."""
+        """Step until another model is wanted and all requests have ended, or the host stops."""
         from engine.core.core import EngineCore
 
         model = loaded.model
@@ -316,13 +316,13 @@ class EngineHost:
                     self._snapshot_wanted = False
                     self._draft = core.draft()
                 self._take_mail(core)
-                # A step may take seconds; who is refused or aborted need not wait for the next.
+                # A step may take seconds; refused or aborted requests need not wait for the next.
                 self._text.deliver(core.take_outputs())
             core.abort_all()
-            while not core.idle:  # Steps in flight use the model, too.
+            while not core.idle:  # Steps in flight use the model too.
                 self._text.deliver(self._step(core))
         except BaseException as error:
-            # Before the model is closed: what a lost device cannot give back raises there, too.
+            # Before the model is closed, because closing on a lost device raises too.
             self._tell_failed(error)
             raise
         finally:
@@ -336,7 +336,7 @@ class EngineHost:
         return outputs
 
     def _drained(self, core: EngineCore, wanted: LoadRequest) -> bool:
-        """Whether all work is done. If not, lift a pause or a drain, and say what is waited for."""
+        """Whether all requests have ended. If not, lift a pause or a drain, and report the wait."""
         number = core.num_unfinished
         if not number and core.idle:
             return True
@@ -351,7 +351,7 @@ class EngineHost:
         return False
 
     def _take_mail(self, core: EngineCore) -> None:
-        """Read the mail. With nothing to compute, wait for mail or for the core's next wake."""
+        """Read the mail. Without anything to compute, wait for mail or for the core's next wake."""
         try:
             if core.idle and not (self._stopping or self._wanted is not None):
                 wake = core.next_wake
@@ -363,7 +363,7 @@ class EngineHost:
             pass
 
     def _read(self, mail: Mail | None) -> None:
-        """Act on mail. Commands are for the loaded model; a late abort may find none."""
+        """Handle mail. Commands are for the loaded model; a late abort may find none."""
         if isinstance(mail, LoadRequest):
             self._wanted = mail
         elif mail is not None and self._core is not None:

@@ -1,4 +1,4 @@
-"""LoadedModel: what a loader hands to the host, and the shape of a loader."""
+"""LoadedModel: the result of a loader, and the protocol of loaders."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from engine.text.codec import ChatCodec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model ready to run, its tensors behind `runner`.
+    """A model ready to run, with its tensors behind `runner`.
 
     Attributes:
-        key: names the model, the revision of its weights and the dtype. Prefix hashes start from
-            it, so that two models never share a block, and it marks conversation contexts.
-        knobs: the values that the live policy starts with.
-        knob_notes: why some of them start there, by name.
+        key: identifies the model, the revision of its weights and the dtype. Prefix hashes start
+            from it, so that two models never share a block, and conversation contexts have it.
+        knobs: start values of the live policy.
+        knob_notes: reasons for some start values, by name.
         swap_rate: bytes a second at which `runner` swaps blocks, out and back, as measured; 0 if
-            it was not.
-        close: frees device memory; nothing of this object may be used afterwards.
+            not measured.
+        close: frees device memory; this object must not be used afterwards.
     """
 
     key: str
@@ -43,7 +43,7 @@ class LoadedModel:
 
 
 class Progress(Protocol):
-    """What a loader calls to tell what it does now, and exact bytes of weights done and in all."""
+    """Reports a loader's current work, and exact bytes of weights, loaded and total."""
 
     def __call__(self, detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None: ...
 

@@ -1,4 +1,4 @@
-"""lock: how soon a thread that waits is given the interpreter's lock."""
+"""lock: how soon a waiting thread gets the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Python lets a thread compute for 5 ms before it has to hand the lock to one that waits. That is
-# longer than a device takes for a step: it would have run dry when the engine's thread goes on. At
-# 0.2 ms that thread has the lock in time. What the switches cost grows as the interval shrinks.
+# Python lets a thread compute for 5 ms before it must release the lock to a waiting one. That is
+# longer than a device takes for a step: the device would idle until the engine's thread gets the
+# lock. At 0.2 ms that thread has the lock in time. The cost of switches grows as the interval
+# shrinks.
 SWITCH_SECONDS = 0.0002
 
 
 @contextmanager
 def prompt_switches(device: str | None = None) -> Iterator[None]:
-    """Have threads hand the lock over soon, while a model is loaded or a device computes it.
+    """Make threads release the lock sooner, while a model is loaded or a device computes.
 
-    Where it computes on the processor the interval stays as it is. There the engine's thread waits
-    once for a step of many milliseconds, and each switch takes time from the step. Imports and
-    loaders hold the lock whenever nobody takes it, and a key waits for it several times.
+    If the model computes on the processor, the interval is unchanged. There the engine's thread
+    waits once for a step of many milliseconds, and each switch takes time from the step. Imports
+    and loaders hold the lock as long as they can, and a key press waits for it several times.
 
     Args:
-        device: where the model computes, as torch names it; None while it is loaded.
+        device: the model's device, as torch names it; None while it is loaded.
     """
     before = sys.getswitchinterval()
     if device != "cpu":

@@ -1,4 +1,4 @@
-"""Mail: what the engine's thread is sent, a command for the core or the model to load next."""
+"""Mail: messages to the engine's thread: commands for the core, or the model to load next."""
 
 from __future__ import annotations
 

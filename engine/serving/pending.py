@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What is made of a prompt before the engine has it.
+    """A prompt as prepared for the engine.
 
     Attributes:
-        token_ids: of the prompt.
-        begun: how many of them, at their end, are those of a reply to go on with.
-        grammar: what the reply is to follow; None if it is free.
-        key: marks contexts that begin with the prompt (`engine.text.arguments.context_key`).
+        token_ids: token ids of the prompt.
+        begun: how many of them, at the end, belong to a reply to continue.
+        grammar: the grammar of the reply; None if there is none.
+        key: identifies contexts that begin with the prompt (`engine.text.arguments.context_key`).
     """
 
     token_ids: list[int]
@@ -37,12 +37,12 @@ class Encoded:
     key: str
 
 
-# What the replies to one request do not share.
+# Parameters that the replies to one request do not share.
 OWN = frozenset(("seed", "prompt_logprobs"))
 
 
 def are_siblings(first: Submission, other: Submission) -> bool:
-    """Whether a fork differs from its source in no more than `OWN`."""
+    """Whether a fork differs from its source at most in `OWN`."""
     stated, others = first.sampling, other.sampling
     return (
         first.messages is other.messages
@@ -55,12 +55,13 @@ def are_siblings(first: Submission, other: Submission) -> bool:
 
 
 class Common:
-    """What the replies to one request have in common: it is checked once, and encoded once, by the
-    first whose turn comes. A user's turns follow each other, so that no two encode it at once.
+    """The state shared by the replies to one request. The prompt is checked once, and encoded once,
+    by the first reply whose turn comes. A user's turns are sequential, so that no two encode it at
+    once.
 
     Args:
-        submission: of the first of the replies.
-        size: bytes of text that are encoded for them.
+        submission: submission of the first reply.
+        size: bytes of text to encode.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class Common:
         self._encoded: Encoded | BaseException | None = None
 
     def sampling_of(self, other: Submission, defaults: SamplingParams) -> SamplingParams:
-        """The parameters of another reply.
+        """Make the parameters of another reply.
 
         Raises:
-            InvalidRequestError: as `SamplingParams.of_sibling`.
+            InvalidRequestError: see `SamplingParams.of_sibling`.
         """
         own: dict[str, Any] = {
             name: other.sampling.get(name, getattr(defaults, name)) for name in OWN
@@ -84,14 +85,15 @@ class Common:
         return self.sampling.of_sibling(**own)
 
     def encoded(self, encode: Callable[[], Encoded]) -> Encoded | BaseException:
-        """What was made of the prompt, or is now; blocks. It may be what `encode` raised: a prompt
-        that takes 10 s to be refused would take that for each reply.
+        """Return the encoded prompt, encoding it if necessary; blocks. An error that `encode`
+        raises is stored too: a prompt that takes 10 s to be refused would take as long for each
+        reply.
         """
         if self._encoded is None:
             try:
                 self._encoded = encode()
-            except BaseException as error:  # a panic is no Exception
-                # This frame has `self`, which has the error: it would stay until all is collected.
+            except BaseException as error:  # a panic is not an Exception
+                # This frame has `self`, which has the error: a cycle that waits for collection.
                 frames = error.__traceback__
                 self._encoded = error.with_traceback(frames and frames.tb_next)
         return self._encoded
@@ -99,11 +101,11 @@ class Common:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A submission that waits for a model, or to be encoded.
+    """A submission that waits for a model, or for its encoding.
 
     Attributes:
         arrival: monotonic seconds.
-        encoding: its place in the turns to be encoded; None until there is a model for it.
+        encoding: its entry in the encoding queue; None until there is a model for it.
     """
 
     submission: Submission
@@ -112,7 +114,7 @@ class Pending:
     encoding: Encoding | None = None
 
     def refuse(self, error: BaseException) -> None:
-        """End it with an error. An error that is not ours comes from the model's own code."""
+        """Refuse the submission. An unexpected error comes from the model's own code."""
         if not isinstance(error, EngineError):
             log.error("request %s could not be read", self.submission.request_id, exc_info=error)
             error = InvalidRequestError(
@@ -123,7 +125,7 @@ class Pending:
         self.end(FinishReason.ERROR, error.info())
 
     def end(self, reason: FinishReason, error: ErrorInfo | None = None) -> None:
-        """End it unserved."""
+        """End the submission without serving it."""
         if self.encoding is not None:
             self.encoding.is_wanted = False
         try:

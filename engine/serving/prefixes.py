@@ -1,4 +1,4 @@
-"""Prefixes: what is to be pinned, by name, and its way to the engine; the text thread's."""
+"""Prefixes: pins by name, from request to engine; belongs to the text thread."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _USER = ""  # no user has this name
 
 
 class Prefixes:
-    """The prefixes that are to be pinned. Each model is given all of them when it comes.
+    """The prefixes to pin. Each new model gets all of them.
 
     Args:
-        encodings: where they take turns at being encoded with the users' prompts.
-        post: has the text thread call something.
-        forward: posts mail to the engine thread.
+        encodings: the encoding queue, shared with the users' prompts.
+        post: makes the text thread call something.
+        forward: sends mail to the engine thread.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Prefixes:
         self._wanted: dict[str, tuple[ChatMessage, ...]] = {}
 
     def hold(self) -> None:
-        """Another model is wanted: tell the engine of no more pins until it is there."""
+        """Another model is wanted: send no pins until it is loaded."""
         self._model = None
 
     def serve(self, model: LoadedModel) -> None:
-        """A model is there: it is given all the pins."""
+        """A model is loaded: send it all pins."""
         self._model = model
         for name, messages in self._wanted.items():
             self._encode(name, messages, model)
@@ -73,7 +73,7 @@ class Prefixes:
         result: list[int] | BaseException,
     ) -> None:
         if self._model is not model or self._wanted.get(name) is not messages:
-            return  # A model is given the pins there are when it comes.
+            return  # A new model gets all current pins.
         if isinstance(result, BaseException):
             log.warning("the prefix %s cannot be pinned: %s", name, result)
             reason = f"it cannot be read: {result}"

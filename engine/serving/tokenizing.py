@@ -1,4 +1,4 @@
-"""Tokenizing: token ids of what is not asked, and text of token ids; the text thread's."""
+"""Tokenizing: token ids of arbitrary text, and text of token ids; belongs to the text thread."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 class Tokenizing:
     """Tokenizes and detokenizes with the tokenizer of the model that is served.
 
-    What is to be tokenized takes turns with the users' prompts, and is encoded where they are. Each
-    future is told its outcome on the text thread, unless whoever asked has cancelled it.
+    Texts to tokenize share the encoding queue with the users' prompts. Each future gets its result
+    on the text thread, unless its owner has cancelled it.
 
     Args:
-        encodings: where texts and chats take turns.
-        post: has the text thread call something.
+        encodings: the encoding queue.
+        post: makes the text thread call something.
     """
 
     def __init__(self, encodings: Encodings, post: Callable[[Callable[[], None]], object]) -> None:
@@ -41,15 +41,15 @@ class Tokenizing:
         self._open: dict[Future[list[int]], None] = {}
 
     def serve(self, model: LoadedModel) -> None:
-        """A model is there."""
+        """A model is loaded."""
         self._model = model
 
     def refuse(self, error: EngineError) -> None:
-        """No model is there: whoever asks is told why. What has begun may still end well."""
+        """No model is loaded: new calls get the error. Those in progress may still succeed."""
         self._model, self._reason = None, error
 
     def close(self, error: EngineError) -> None:
-        """No turn comes any more; whoever waits for one is told why."""
+        """The queue is closed: all waiting futures get the error."""
         for future in self._open:
             _settle(future, error)
         self._open.clear()
@@ -62,7 +62,7 @@ class Tokenizing:
         user: str,
         future: Future[list[int]],
     ) -> None:
-        """As `EngineClient.tokenize`."""
+        """See `EngineClient.tokenize`."""
         if (model := self._model) is None:
             _settle(future, self._reason)
             return
@@ -93,11 +93,11 @@ class Tokenizing:
             _settle(future, result)
 
     def detokenize(self, token_ids: Sequence[int], future: Future[str]) -> None:
-        """As `EngineClient.detokenize`."""
+        """See `EngineClient.detokenize`."""
         self._make(token_ids, future, lambda codec: codec.decode(token_ids))
 
     def spell(self, token_ids: Sequence[int], future: Future[list[str]]) -> None:
-        """As `EngineClient.spell`."""
+        """See `EngineClient.spell`."""
         self._make(
             token_ids,
             future,
@@ -107,9 +107,7 @@ class Tokenizing:
     def _make(
         self, token_ids: Sequence[int], future: Future[T], make: Callable[[ChatCodec], T]
     ) -> None:
-        """Make something of token ids, here, where only few of them may be taken at once: all
-        replies wait for it.
-        """
+        """Convert token ids on this thread; their number is limited, because all replies wait."""
         if (model := self._model) is None:
             _settle(future, self._reason)
             return
@@ -134,8 +132,8 @@ def _encode(
 
 
 def _settle(future: Future[T], result: T | BaseException) -> None:
-    """End a future. An error that is not ours comes from the model's own code."""
-    with suppress(InvalidStateError):  # Whoever asked has cancelled it.
+    """Resolve a future. An unexpected error comes from the model's own code."""
+    with suppress(InvalidStateError):  # Its owner has cancelled it.
         if not isinstance(result, BaseException):
             future.set_result(result)
         elif isinstance(result, EngineError):

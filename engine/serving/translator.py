@@ -1,4 +1,4 @@
-"""Translator: chats to token ids and token ids to text, beside the engine's thread."""
+"""Translator: converts chats to token ids and token ids to text, off the engine's thread."""
 
 from __future__ import annotations
 
@@ -40,25 +40,24 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JOIN_TIMEOUT = 10.0
-# No user has a name that ends like this: an ending does not wait for its user's prompts.
+# No user name ends like this: ending a reply does not wait for its user's prompts.
 _ENDINGS = "\n"
 
 
 class Translator:
     """Keeps tokenization, detokenization and stop strings off the step's critical path.
 
-    Submissions, aborts, changes of priority and wishes for another model pass through here in the
-    order they came, so that each submission reaches the model it was made for, and nothing about it
-    overtakes it. Submissions after a wish for another model wait here, not yet encoded, until that
-    model is there, and the wish waits for the submissions before it. A user's submissions reach the
-    engine in their order. Users take turns at having theirs encoded (`Encodings`), which holds up
-    no text.
+    Submissions, aborts, changes of priority and load requests pass through here in order, so that
+    each submission reaches the model it was made for, and nothing about it overtakes it.
+    Submissions after a load request wait here, not yet encoded, until that model is loaded, and the
+    load request waits for the submissions before it. A user's submissions reach the engine in
+    order. Users take turns in the encoding queue (`Encodings`), which delays no text.
 
     Args:
         clock: monotonic seconds.
-        forward: posts mail to the engine thread: a command for the core, or what to load next.
-        failed: called on the text thread when it ends by an error, with the error that `close`
-            would be given. The owners of all open requests have been told by then.
+        forward: sends mail to the engine thread: a command for the core, or the model to load next.
+        failed: called on the text thread when it ends by an error, with the error for `close`. By
+            then the owners of all open requests have been notified.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class Translator:
         self._refusal: EngineError | None = None
         self._holding = True
         self._awaited: LoadRequest | None = None
-        self._untold: LoadRequest | None = None  # a wish that waits for what is being encoded
+        self._untold: LoadRequest | None = None  # a load request that waits for prompts in encoding
         self._pending: dict[str, Pending] = {}
         self._encoding: dict[str, Pending] = {}
-        # By the id of the first reply to a request, as long as one waits that shares it.
+        # By the id of the first reply to a request, as long as a waiting reply shares it.
         self._commons: WeakValueDictionary[str, Common] = WeakValueDictionary()
-        # The name, the first reply and the error of the last request that was refused at once.
+        # Name, first reply and error of the last request that was refused at once.
         self._refused: tuple[str, Submission, EngineError] | None = None
         self._encodings = Encodings()
         self._prefixes = Prefixes(self._encodings, self._post, forward)
@@ -94,11 +93,11 @@ class Translator:
 
     @property
     def busy_since(self) -> float | None:
-        """When the text thread's call began; None while it waits."""
+        """When the text thread's current call began; None while it waits."""
         return self._busy_since
 
     def submit(self, submission: Submission, stream: RequestStream) -> None:
-        """Take a request in; its refusal comes through the stream."""
+        """Accept a request; a refusal comes through the stream."""
         pending = Pending(submission, stream, self._clock())
         if not self._post(partial(self._submit, pending)):
             assert self._closed is not None
@@ -112,7 +111,7 @@ class Translator:
         self._post(partial(self._set_priority, request_id, priority))
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
-        """Have the model keep the prefix that chats beginning with these messages share."""
+        """Make the model pin the shared prefix of chats that begin with these messages."""
         self._post(partial(self._prefixes.pin, name, messages))
 
     def unpin(self, name: str) -> None:
@@ -125,20 +124,20 @@ class Translator:
         add_special_tokens: bool,
         user: str,
     ) -> Future[list[int]]:
-        """As `EngineClient.tokenize`."""
+        """See `EngineClient.tokenize`."""
         tokenize = self._tokenizing.tokenize
         return self._promise(partial(tokenize, prompt, sampling, add_special_tokens, user))
 
     def detokenize(self, token_ids: Sequence[int]) -> Future[str]:
-        """As `EngineClient.detokenize`."""
+        """See `EngineClient.detokenize`."""
         return self._promise(partial(self._tokenizing.detokenize, token_ids))
 
     def spell(self, token_ids: Sequence[int]) -> Future[list[str]]:
-        """As `EngineClient.spell`."""
+        """See `EngineClient.spell`."""
         return self._promise(partial(self._tokenizing.spell, token_ids))
 
     def _promise(self, action: Callable[[Future[T]], None]) -> Future[T]:
-        """Have the text thread do something whose outcome it tells."""
+        """Make the text thread do something with a result, and return its future."""
         future: Future[T] = Future()
         if not self._post(partial(action, future)):
             assert self._closed is not None
@@ -146,42 +145,42 @@ class Translator:
         return future
 
     def deliver(self, outputs: list[TokenOutput]) -> None:
-        """Take in the tokens of a step, to make text of them."""
+        """Convert the tokens of a step to text."""
         if outputs:
             self._post(partial(self._process, outputs, self._clock()))
 
     def describe(self, view: BlockView, tell: Callable[[BlockView], None]) -> None:
-        """Give a block the text of its tokens, and tell of it on the text thread."""
+        """Add the text of a block's tokens, and pass the view on, on the text thread."""
         self._post(partial(self._describe, view, tell))
 
     def hold(self, request: LoadRequest) -> None:
-        """Another model is wanted: tell the engine, and hold submissions from here on for it.
+        """Another model is wanted: forward the request, and hold later submissions for that model.
 
         Args:
-            request: the wish; identity tells it from earlier ones.
+            request: the load request, distinguished from earlier ones by identity.
         """
         self._post(partial(self._hold, request))
 
     def serve(self, model: LoadedModel, request: LoadRequest) -> None:
-        """A model is there: what waited goes to it, unless yet another is wanted than `request`."""
+        """Pass waiting submissions to a loaded model, unless one newer than `request` is due."""
         self._post(partial(self._serve, model, request))
 
     def refuse(self, error: EngineError, request: LoadRequest) -> None:
-        """No model is there: submissions that wait and those that come end with `error`, unless
-        another is wanted than `request`.
+        """No model is loaded: waiting and new submissions end with `error`, unless a newer one than
+        `request` is wanted.
         """
         self._post(partial(self._refuse_until_loaded, error, request))
 
     def close(self, error: EngineError) -> None:
-        """End what is open with `error`, then the thread; a second call is ignored.
+        """End all open requests with `error`, then the thread; a second call is ignored.
 
-        Blocks; 10 s at most for a call that does not return.
+        Blocks, but at most 10 s for a call that does not return.
         """
         if self._close(error):
             self._thread.join(JOIN_TIMEOUT)
 
     def _close(self, error: EngineError) -> bool:
-        """Have the text thread read no more than what was posted; False if that is so already."""
+        """Make the text thread stop after what was posted so far; False if it already does."""
         with self._lock:
             if self._closed is not None:
                 return False
@@ -202,8 +201,8 @@ class Translator:
             try:
                 action()
             except BaseException as error:
-                # An error in a request's text ends that request only. This one is a bug, and ends
-                # all requests.
+                # An error in a request's text ends only that request. This one is a bug, and ends
+                # all of them.
                 if failure is None:
                     log.exception("the text thread ends")
                     failure = UnavailableError(f"the text thread failed: {cause_of(error)}")
@@ -215,7 +214,7 @@ class Translator:
             self._failed(failure)
 
     def _end_all(self, error: EngineError) -> None:
-        """End whatever is open."""
+        """End all open requests."""
         self._encodings.close()
         self._tokenizing.close(error)
         for waiting in (self._encoding, self._pending):
@@ -228,7 +227,7 @@ class Translator:
     def _submit(self, pending: Pending) -> None:
         submission = pending.submission
         name = submission.request_id
-        # One may still run on the model before while those that come wait for the next.
+        # A request may still run on the old model while new ones wait for the next.
         runs = self._processor is not None and self._processor.is_open(name)
         if runs or name in self._pending or name in self._encoding:
             error = InvalidRequestError(
@@ -243,7 +242,7 @@ class Translator:
             self._encode(pending, self._model)
 
     def _encode(self, pending: Pending, model: LoadedModel) -> None:
-        """Have a prompt encoded when it is its user's turn, or refuse it."""
+        """Queue a prompt for encoding, or refuse it."""
         submission = pending.submission
         card = model.card
         defaults = card.chat_sampling if submission.chat_defaults else card.sampling
@@ -259,7 +258,7 @@ class Translator:
             self._post(partial(self._encoded, pending, sampling, result))
 
         make = partial(_encode, submission, model.codec, sampling)
-        # That `common` lives as long as one of its replies waits is due to this.
+        # This keeps `common` alive as long as one of its replies waits.
         pending.encoding = Encoding(partial(common.encoded, make), done)
         self._encoding[submission.request_id] = pending
         size = common.size if is_first else 0
@@ -268,10 +267,10 @@ class Translator:
     def _common(
         self, submission: Submission, model: LoadedModel, defaults: SamplingParams
     ) -> Common:
-        """What a reply has in common with others to its request, made by the first of them.
+        """Return the state shared by the replies to a request, made by the first of them.
 
         Raises:
-            EngineError: as `_checked`, which refuses all of them at once.
+            EngineError: see `_checked`, which refuses all of them at once.
         """
         name = submission.fork_of or submission.request_id
         common = self._commons.get(name)
@@ -296,7 +295,7 @@ class Translator:
     ) -> None:
         name = pending.submission.request_id
         if self._encoding.get(name) is not pending or isinstance(result, ClosedError):
-            return  # It was aborted, or all requests end, and `_end_all` tells their owners why.
+            return  # It was aborted, or all requests end, and `_end_all` notifies their owners.
         del self._encoding[name]
         if isinstance(result, BaseException):
             pending.refuse(result)
@@ -347,7 +346,7 @@ class Translator:
         try:
             words = self._model.codec.detokenizer()
             text = "".join(map(words.push, view.token_ids)) + words.flush()
-        except BaseException:  # A panic of the tokenizer is no Exception, and nobody ends over it.
+        except BaseException:  # A panic of the tokenizer is not an Exception, and must end nothing.
             log.exception("block %d cannot be made text", view.number)
             text = ""
         tell(replace(view, text=text))
@@ -358,7 +357,7 @@ class Translator:
             self._forward(partial(_stop, found))
 
     def _read_calls(self, model: LoadedModel, ending: Ending) -> None:
-        """Have the tool calls of a reply read, and then end it."""
+        """Queue the reading of a reply's tool calls, and then end the reply."""
 
         def done(result: ToolUse | BaseException | None) -> None:
             tool_use = result if isinstance(result, ToolUse) else None
@@ -380,7 +379,7 @@ class Translator:
         self._tell_wish()
 
     def _tell_wish(self) -> None:
-        """Tell the engine of the model that is wanted, behind all that came before the wish."""
+        """Forward the load request, after all submissions before it."""
         if self._untold is not None and not self._encoding:
             self._forward(self._untold)
             self._untold = None
@@ -414,17 +413,17 @@ def _stop(found: StopFound, core: EngineCore) -> None:
 
 
 def _checked(submission: Submission, model: LoadedModel, defaults: SamplingParams) -> Common:
-    """What the replies to a request have in common, by the first of them.
+    """Check a request's first reply, and make the state shared by all of its replies.
 
     Raises:
-        EngineError: it is refused, before anything is spent on encoding it.
+        EngineError: it is refused, before any time is spent on its encoding.
     """
     codec, most = model.codec, model.config.max_model_len
     sampling = defaults.override(submission.sampling)
     codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
     arguments, size = sampling.template_arguments, 0
     if isinstance(submission.prompt, tuple):
-        # Such a prompt takes its turn too: it may be a fork of one that came before it.
+        # Such a prompt is queued too, because it may be a fork of an earlier one.
         codec.check_count(len(submission.prompt), most)
         codec.check_token_ids(submission.prompt, "prompt")
     elif submission.prompt is not None:
@@ -439,9 +438,7 @@ def _checked(submission: Submission, model: LoadedModel, defaults: SamplingParam
 
 
 def _encode(submission: Submission, codec: ChatCodec, sampling: SamplingParams) -> Encoded:
-    """Make the token ids of a prompt, on a thread that may wait for them, and the grammar of its
-    reply.
-    """
+    """Encode a prompt and compile the grammar of its reply, on a thread that may wait for both."""
     arguments = sampling.template_arguments
     token_ids, begun = _prompt(submission, codec, arguments)
     grammar = None
@@ -453,7 +450,7 @@ def _encode(submission: Submission, codec: ChatCodec, sampling: SamplingParams) 
 def _prompt(
     submission: Submission, codec: ChatCodec, arguments: Mapping[str, object]
 ) -> tuple[list[int], int]:
-    """Token ids, and how many of them, at their end, are those of a reply to go on with."""
+    """Token ids, and how many of them, at the end, belong to a reply to continue."""
     if isinstance(submission.prompt, tuple):
         return list(submission.prompt), 0
     if submission.prompt is not None:

@@ -1,4 +1,4 @@
-"""Watch: how long a call of the engine's threads is under way, and how long a step may be."""
+"""Watch: measures calls of the engine's threads, and limits the time of a step."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Callable
 
 from engine.batch.shape import ModelShape
 
-# Who owns an engine looks at it every second or so.
+# The owner of an engine reads the watch about every second.
 GAP_SECONDS = 10.0
-# A step takes milliseconds, and the first one on a GPU some seconds. It is far longer only where a
-# large model computes a full step on a few cores without native kernels: these give more than
-# 10 GFLOP/s.
+# A step takes milliseconds, and the first one on a GPU some seconds. It takes far longer only if a
+# large model computes a full step on a few cores without native kernels, which still reach more
+# than 10 GFLOP/s.
 STEP_SECONDS = 300.0
 SLOWEST_FLOPS = 1e10
 
 
 class Watch:
-    """Tells a call that hangs from one of a process that was stopped (SIGSTOP, a paused container,
-    a debugger). There, too, the clock has gone on, but nobody has looked: such time is not counted.
+    """Distinguishes a call that hangs from one in a process that was stopped (SIGSTOP, a paused
+    container, a debugger). The clock runs on in a stopped process, but nothing reads the watch:
+    such time is not counted.
 
-    Any thread may look.
+    Any thread may read it.
 
     Args:
         clock: monotonic seconds.
@@ -30,7 +31,7 @@ class Watch:
         self._looked_at = self._looking_since = clock()
 
     def seconds(self, began: float | None) -> float:
-        """Look at what began at this time; 0 for None, which is nothing."""
+        """Seconds since this time, without gaps between reads; 0 for None, which means no call."""
         now = self._clock()
         if now - self._looked_at > GAP_SECONDS:
             self._looking_since = now
@@ -39,7 +40,7 @@ class Watch:
 
 
 def step_limit(shape: ModelShape, tokens: int) -> float:
-    """How many seconds a step of so many tokens may take before it is taken for one that hangs."""
-    # Two for each weight and token, and as much again for attention over a long context.
+    """Seconds after which a step of this many tokens counts as hanging."""
+    # Two for each weight and token, and as many again for attention over a long context.
     flops = 4 * shape.num_params * tokens
     return max(STEP_SECONDS, flops / SLOWEST_FLOPS)
