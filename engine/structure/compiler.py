@@ -1,4 +1,4 @@
-"""Compiler: makes grammars of what `engine.structure.rules` writes, within bounds."""
+"""Compiler: compiles grammars from the rules of `engine.structure.rules`, within bounds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engine.structure.words import Words
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-# What llguidance may do. It spends a unit of fuel in some 20 to 70 ns: 100 ms to compile, and 10 ms
-# for a mask. A state of a lexer has 1 to 2 KB, and each reply has its own. An optional property is
-# 4 items of the row behind the brace: 1,500 take 12 ms for their dearest mask, and 2,000 fit.
+# Bounds of llguidance. It spends a unit of fuel in some 20 to 70 ns: 100 ms to compile, and 10 ms
+# for a mask. A lexer state has 1 to 2 KB, and each reply has its own. An optional property is 4
+# items of the row after the brace: 1,500 take 12 ms for their most expensive mask, and 2,000 fit.
 _LIMITS = {
     "initial_lexer_fuel": 2_000_000,
     "step_lexer_fuel": 150_000,
@@ -27,14 +27,14 @@ _LIMITS = {
     "max_lexer_states": 30_000,
     "max_grammar_size": 200_000,
 }
-# llguidance has no room for longer words. They say nothing there, so that no grammar allows them.
+# llguidance cannot hold longer tokens. They are empty there, so that no grammar allows them.
 _LONGEST_WORD = 1000
 _LONGEST_REASON = 300
 # llguidance recurses along references and rules, with 4 to 17 KB of stack for each. No source of
-# `MAX_STRUCTURE_BYTES` needed more than 64 MiB. 8 MiB ended at 2,496 references, and the 2 MiB that
-# a thread has where stacks are unlimited at 614: the process is gone then.
+# `MAX_STRUCTURE_BYTES` needed more than 64 MiB. 8 MiB overflowed at 2,496 references, and the 2 MiB
+# of a thread where stacks are unlimited at 614: that kills the process.
 STACK_BYTES = 128 << 20
-# The others of a server go on meanwhile: a source may take all of its 10 s.
+# Other threads of a server run meanwhile: a source may take all of its 10 s.
 _NICENESS = 10
 _starting = threading.Lock()
 
@@ -43,12 +43,12 @@ class Compiler:
     """Compiles grammars for one vocabulary. Any thread may use it; the interpreter's lock is free
     meanwhile.
 
-    Each is compiled on a thread of its own, in the process that tries it as in the program: what
-    has the stack to be compiled in the one has it in the other, whatever theirs are.
+    Each grammar is compiled on a thread of its own, in the process that tries it as in the program,
+    so that both have the same stack, whatever theirs are.
     """
 
     def __init__(self, words: Words) -> None:
-        # It is imported while a model is loaded, for the first screen is waited for.
+        # Imported while a model is loaded, because the first screen waits for imports.
         from llguidance import LLTokenizer
 
         self._ends = frozenset(words.ends)
@@ -57,11 +57,11 @@ class Compiler:
         speller.tokenizer = self._tokenizer
 
     def compile(self, rules: str, kind: str) -> Grammar:
-        """A grammar that is ready for its first token.
+        """Compile a grammar, ready for its first token.
 
         Args:
-            rules: as `engine.structure.rules.write` gives them.
-            kind: of the structure, for the error.
+            rules: the output of `engine.structure.rules.write`.
+            kind: kind of the structure, for the error.
 
         Raises:
             InvalidRequestError: the grammar is wrong, too large, or allows nothing at all.
@@ -84,16 +84,16 @@ class Compiler:
         limits = LLParserLimits(verbose_errors=False, **_LIMITS)  # type: ignore[arg-type]
         matcher = LLMatcher(self._tokenizer, rules, log_level=0, limits=limits)
         if not matcher.is_error():
-            # Much of a lexer is made when it is first asked. Copies have what there is.
+            # Much of a lexer is built at its first use. Copies inherit it.
             matcher.compute_bitmask()
         return matcher
 
 
 def _on_own_thread(call: Callable[[], None]) -> None:
-    """Call something on a thread with `STACK_BYTES`, and wait for it.
+    """Call a function on a thread with `STACK_BYTES`, and wait for it.
 
     Raises:
-        BaseException: as `call` does.
+        BaseException: whatever `call` raises.
     """
     raised: list[BaseException] = []
 
@@ -103,7 +103,7 @@ def _on_own_thread(call: Callable[[], None]) -> None:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             call()
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:  # a panic is not an Exception
             raised.append(error)
 
     thread = threading.Thread(target=run, name="engine-compiling", daemon=True)
@@ -122,7 +122,7 @@ def _on_own_thread(call: Callable[[], None]) -> None:
 
 
 class _Speller:
-    """A vocabulary, in the form that llguidance takes."""
+    """A vocabulary in the interface of llguidance."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -134,12 +134,12 @@ class _Speller:
         self.tokenizer: LLTokenizer | None = None
 
     def __call__(self, text: str) -> Sequence[int]:
-        """Token ids of a text. Only grammars that want their texts spelled in one way ask."""
+        """Encode a text. Only grammars with a fixed spelling of their texts call this."""
         return [] if self.tokenizer is None else self.tokenizer.greedy_tokenize(text)
 
 
 def _on_one_line(reason: str) -> str:
-    # The rest of it shows places in the rules, which nobody has written like that.
+    # The rest shows places in generated rules, which the user did not write.
     reason = reason.replace("<non-verbose/>", "").partition("<backtrace>")[0]
     lines = [line.strip() for line in reason.splitlines()]
     text = " ".join(line for line in lines if line and not _is_drawing(line))

@@ -1,4 +1,4 @@
-"""Grammar: a structure compiled for one model, which many replies may follow."""
+"""Grammar: a structure compiled for one model, shared by many replies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NONE: Mapping[int, float] = MappingProxyType({})
 
 
 class Grammar:
-    """Where every reply with a structure begins. Any thread may use it; it never changes.
+    """The initial state of every reply with a structure. Immutable, so any thread may use it.
 
     Args:
-        matcher: of llguidance, which nothing moves from here on.
+        matcher: llguidance's matcher, which must not be advanced.
 
     Attributes:
         ends: token ids that end an output.
@@ -32,11 +32,11 @@ class Grammar:
     def matcher(
         self, token_ids: Sequence[int] = (), barred: Mapping[int, float] = _NONE
     ) -> Matcher:
-        """What follows a reply.
+        """Make the matcher of a reply.
 
         Args:
-            token_ids: what there is of the reply.
-            barred: as `Matcher` has it.
+            token_ids: the reply so far.
+            barred: see `Matcher`.
         """
         matcher = Matcher(self._matcher.deep_copy(), self.ends, barred)
         matcher.accept(token_ids)

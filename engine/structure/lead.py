@@ -1,4 +1,4 @@
-"""Lead: what a reply may say before its structure begins."""
+"""Lead: the text that a reply may have before its structure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 BODY = "@body"
 _TEXT = "/(?s:.*)/"
-# As many as templates have between thinking and content, and then some.
+# Somewhat more than templates put between thinking and content.
 _BREAKS = r"/\n{1,4}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Rules of Lark, the rule `start` among them, in which the structure is called `@body`.
+    """Rules in Lark, including `start`, in which the structure is called `@body`.
 
     Attributes:
-        rules: one a line.
+        rules: one on each line.
     """
 
     rules: str = f"start: {BODY}"
@@ -28,16 +28,16 @@ NO_LEAD = Lead()
 def behind_tags(
     opening: str, closing: str, open_id: int | None, close_id: int | None, *, is_open: bool
 ) -> Lead:
-    """Thinking between tags, then perhaps line breaks, then the structure.
+    """Thinking between tags, then optional line breaks, then the structure.
 
     Args:
         opening, closing: the tags.
-        open_id, close_id: their ids if they are special tokens, which no text becomes.
-        is_open: whether the prompt ends with the opening tag. Otherwise a reply may do without.
+        open_id, close_id: their ids if they are special tokens, which text never encodes to.
+        is_open: whether the prompt ends with the opening tag. If not, thinking is optional.
     """
     begin = json.dumps(opening, ensure_ascii=False) if open_id is None else f"<[{open_id}]>"
     if close_id is None:
-        # As few characters as there may be: the first closing tag ends the thinking.
+        # The match is lazy: the first closing tag ends the thinking.
         thought = f"thought[lazy]: TEXT {json.dumps(closing, ensure_ascii=False)}"
     else:
         thought = f"thought: TEXT <[{close_id}]>"

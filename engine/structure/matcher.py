@@ -1,4 +1,4 @@
-"""Matcher: follows one reply, and says what it may say next."""
+"""Matcher: follows one reply, and computes its next allowed tokens."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 Bits = npt.NDArray[np.int32]
 
 _WORD = 32
-# The interpreter's lock is held for so many tokens, some 2 us each, of a reply that is followed
-# anew.
+# Tokens of a replayed reply for which the interpreter's lock is held, some 2 us each.
 _AT_ONCE = 256
-# Why llguidance allows no more text. All other reasons are failures.
+# Reasons why llguidance allows no more text. All other reasons are failures.
 _SOUND_STOPS = frozenset(("NotStopped", "NoExtension", "EndOfSentence"))
 
 
 def num_words(vocab_size: int) -> int:
-    """How many words a mask has."""
+    """Number of words in a mask."""
     return -(-vocab_size // _WORD)
 
 
@@ -30,14 +29,14 @@ class Matcher:
     """Follows one reply. One thread at a time may use it.
 
     Args:
-        matcher: of llguidance; nobody else uses it.
+        matcher: llguidance's matcher, used only here.
         ends: token ids that end the output.
-        barred: token ids that may not come while anything else may, and for how many tokens of
-            output. They are those at which the output would end.
+        barred: token ids at which the output would end, and for how many output tokens each is
+            barred while any other token is allowed.
 
     Attributes:
-        has_failed: it cannot follow any more: what it is to find out goes beyond its bounds, or the
-            reply does not follow the grammar.
+        has_failed: whether it failed: a mask exceeded the bounds, or the reply does not follow the
+            grammar.
     """
 
     def __init__(
@@ -45,8 +44,8 @@ class Matcher:
     ) -> None:
         self._matcher = matcher
         self._ends = ends
-        # By how many tokens they may not come for. A mask is made of each, once: with 1,024 of them
-        # in a loop, each step of each reply took 0.9 ms.
+        # By the number of tokens for which they are barred. Each number's mask is made once: with
+        # 1,024 of them in a loop, each step of each reply took 0.9 ms.
         self._barred: dict[float, list[int]] = {}
         for token, until in barred.items():
             self._barred.setdefault(until, []).append(token)
@@ -55,7 +54,7 @@ class Matcher:
         self.has_failed = False
 
     def accept(self, token_ids: Sequence[int]) -> None:
-        """Take in the next tokens of the reply. One that ends the output changes nothing."""
+        """Advance by the next tokens of the reply. Those that end the output change nothing."""
         self._num_tokens += len(token_ids)
         said = [token for token in token_ids if token not in self._ends]
         for begin in range(0, len(said), _AT_ONCE):
@@ -63,9 +62,9 @@ class Matcher:
                 self.has_failed = True
 
     def _settle(self, bits: Bits) -> None:
-        """Complete the mask that llguidance has made.
+        """Complete the mask that llguidance computed.
 
-        Where nothing may follow, that is one of the tokens that end the output.
+        If nothing may follow, the tokens that end the output are allowed.
         """
         matcher = self._matcher
         if matcher.is_error() or matcher.stop_reason() not in _SOUND_STOPS:
@@ -80,7 +79,7 @@ class Matcher:
                 bits[:] = rest.view(np.int32)
 
     def _all_but(self, until: float, num_words: int) -> npt.NDArray[np.uint32]:
-        """A mask of all tokens but those that are barred for so many tokens of output."""
+        """A mask of all tokens except those barred for this many output tokens."""
         if (kept := self._kept.get(until)) is None:
             tokens = np.array(self._barred[until], np.int64)
             tokens = tokens[tokens < num_words * _WORD]
@@ -91,12 +90,12 @@ class Matcher:
 
     @staticmethod
     def fill(matchers: Sequence[Matcher], bits: Bits, executor: LLExecutor) -> None:
-        """Say what each reply may say next. The interpreter's lock is free meanwhile.
+        """Compute each reply's next allowed tokens. The interpreter's lock is free meanwhile.
 
         Args:
             bits: [len(matchers), words] gets a bit for each token, the lowest of a word first; none
                 is set where a matcher has failed.
-            executor: the threads that this is done by.
+            executor: the threads that compute the masks.
         """
         from llguidance.numpy import fill_next_token_bitmask_par
 

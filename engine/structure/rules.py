@@ -11,25 +11,25 @@ from engine.api.structure import Structure, StructureKind
 from engine.structure.lead import Lead
 from engine.structure.schemas import loosened, target, with_spelled_names
 
-# llguidance reads JSON of 128 levels, of which it has some for itself.
+# llguidance reads JSON of 128 levels, some of which it needs itself.
 MAX_NESTING = 120
-# Objects, lists and references on the way from a schema to the end of it. The deepest schemas of
-# interfaces that people have written (FHIR, Kubernetes) have some 150.
+# Objects, lists and references on the longest path into a schema. The deepest schemas written by
+# people for APIs (FHIR, Kubernetes) have some 150.
 MAX_DEPTH = 512
 
-# The model's own choice among the spellings of a text is left to it, and no tokenizer is asked.
+# The model chooses among the spellings of a text itself, without the tokenizer.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
-# Where JSON has white space, a small model that may write some goes on for as long as it may. So
-# there is a blank, or a line break and an indentation, as llama.cpp's grammars of schemas have it.
+# Where JSON allows white space, a small model may write it without end. So only a blank, or a line
+# break with indentation, is allowed, as in llama.cpp's schema grammars.
 _WHITE_SPACE = r"( |\n[ \t]{0,20})"
 _JSON_OPTIONS = {"whitespace_pattern": _WHITE_SPACE}
 _DEFINITIONS = ("$defs", "definitions")
-# A definition in GBNF. Lark has a colon in its place.
+# A definition in GBNF. Lark writes a colon instead.
 _GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
 
 def write(structure: Structure, lead: Lead) -> str:
-    """The grammars, as JSON, of a reply that has a structure behind `lead`.
+    """The grammars, as JSON, of a reply with a structure after `lead`.
 
     Raises:
         InvalidRequestError: a grammar in GBNF cannot be read.
@@ -92,8 +92,8 @@ def _check_depth(schema: object) -> None:
 
 
 def _depth(schema: object, *, follow: bool) -> int:
-    """How many objects and lists lie on the longest way into a schema, and references if they are
-    followed. One that leads back to where it is on the way adds nothing.
+    """The number of objects and lists on the longest path into a schema, with references if they
+    are followed. A reference back to a node on the path adds nothing.
     """
     depths: dict[int, int] = {}
     entered: set[int] = set()
@@ -125,7 +125,7 @@ def _regex(expression: str) -> str:
 
 
 def _lark(grammar: str) -> str:
-    """The grammar in Lark."""
+    """Convert the grammar to Lark."""
     if _GBNF.search(grammar) is None:
         return grammar
     from llguidance.gbnf_to_lark import gbnf_to_lark

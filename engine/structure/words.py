@@ -1,4 +1,4 @@
-"""Words: a vocabulary as grammars see it."""
+"""Words: a vocabulary, as grammars need it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """What each token of a model says.
+    """The bytes of each token of a model.
 
     Attributes:
-        utf8: the bytes of each token by id, one for each logit of the model; empty for an id that
-            stands for nothing, which no grammar allows.
-        special: ids that no text becomes; a grammar names them by number.
+        utf8: bytes of each token by id, one for each logit of the model; empty for an unused id,
+            which no grammar allows.
+        special: ids that text never encodes to; a grammar names them by number.
         ends: ids that end an output, at least one. They are special too.
     """
 
@@ -25,8 +25,7 @@ class Words:
     def of(
         utf8: Sequence[bytes], special: Collection[int], ends: Collection[int], size: int
     ) -> Words:
-        """The words of a model with logits for `size` tokens, whose tokenizer may know fewer or
-        more.
+        """Words of a model with logits for `size` tokens, whose tokenizer may have fewer or more.
 
         Raises:
             ValueError: it has no token that ends an output.
