@@ -1,4 +1,4 @@
-"""drive: put traffic through a core, in real or in virtual time."""
+"""drive: sends traffic through a core, in real or in virtual time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.driving.traffic import Outcome, Task, Traffic, Watcher
 
 
 class Clock(Protocol):
-    """It gives monotonic seconds when called, and is the only way to let them pass."""
+    """Returns monotonic seconds when called, and is the only way to let time pass."""
 
     def __call__(self) -> float: ...
 
     def sleep_until(self, moment: float) -> None:
-        """Return at `moment` or later; at once if it is past."""
+        """Return at `moment` or later; at once if it has passed."""
         ...
 
 
@@ -43,7 +43,7 @@ class _Running:
     last_token: float | None = None
 
     def outcome(self, end: End, finished: float) -> Outcome:
-        """What came of it, `finished` seconds after the start."""
+        """The task's outcome, `finished` seconds after the start."""
         return Outcome(
             self.task, finished, end.reason, end.usage, end.timings, end.token_ids, end.error
         )
@@ -52,12 +52,12 @@ class _Running:
 def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) -> float:
     """Submit the tasks of the traffic as they arrive and step the core until all have ended.
 
-    The core is stepped on this thread, so that only the engine is measured, without a text thread
-    or a screen. A task arrives when the traffic says so, even if a step was running then.
+    The core runs on this thread, so that only the engine is measured, without a text thread or a
+    screen. A task arrives when the traffic says so, even if a step was running then.
 
     Args:
         clock: the clock that the core reads.
-        watcher: is told each output token and each end.
+        watcher: notified of each output token and each end.
 
     Returns:
         seconds from the start to the end of the last task.
@@ -70,7 +70,7 @@ def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) ->
     finished = reached = 0.0
     while True:
         # In floats, (start + arrival) - start may be less than arrival. Virtual time would stop at
-        # that moment for ever, so a moment that was slept for counts as reached.
+        # that moment for ever, so a moment slept for counts as reached.
         for task in traffic.due(max(clock() - start, reached)):
             running[task.request_id] = _Running(task)
             submission = Submission(

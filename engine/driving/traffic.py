@@ -19,9 +19,9 @@ class Task:
 
     Attributes:
         arrival: seconds after the start of the run.
-        sampling: `max_tokens` is what the request announces, and what reserving policies set aside.
-            `min_tokens` is where it really ends, under a runner that ends a sequence as soon as it
-            may. The two are equal where the length is known beforehand.
+        sampling: `max_tokens` is the announced length, for which reserving policies allocate.
+            `min_tokens` is the real length under a runner that ends a sequence as soon as it may.
+            The two are equal if the length is known beforehand.
     """
 
     request_id: str
@@ -38,7 +38,7 @@ class Outcome:
 
     Attributes:
         finished: seconds after the start of the run.
-        token_ids: ids of the prompt and then of the output; a next turn may go on from them.
+        token_ids: ids of the prompt, then of the output, which a next turn may continue.
     """
 
     task: Task
@@ -51,31 +51,31 @@ class Outcome:
 
 
 class Traffic(Protocol):
-    """Where tasks come from. Times are seconds after the start of the run."""
+    """A source of tasks. Times are seconds after the start of the run."""
 
     def due(self, now: float) -> Sequence[Task]:
-        """Tasks that have arrived by `now` and were not given before, in order of arrival."""
+        """New tasks that have arrived by `now`, in order of arrival."""
         ...
 
     @property
     def next_arrival(self) -> float | None:
-        """When the next task comes; None if none will before another one ends."""
+        """When the next task arrives; None if none will before another one ends."""
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """Take in that a task ended; a closed loop or a conversation may go on from here."""
+        """Note that a task ended; a closed loop or a conversation may continue from here."""
         ...
 
 
 class Watcher(Protocol):
-    """What is told each output token and each end of a run."""
+    """Notified of each output token and each end of a run."""
 
     def emitted(self, now: float, gap: float | None) -> None:
         """A request got an output token.
 
         Args:
             now: clock time of the token, seconds.
-            gap: seconds since the request's token before; None for its first.
+            gap: seconds since the request's previous token; None for its first.
         """
         ...
 
