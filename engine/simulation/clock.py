@@ -1,10 +1,10 @@
-"""VirtualClock: seconds that pass only when somebody lets them."""
+"""VirtualClock: seconds that pass only on demand."""
 
 from __future__ import annotations
 
 
 class VirtualClock:
-    """An `engine.driving.drive.Clock` that costs no real time."""
+    """An `engine.driving.drive.Clock` that takes no real time."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -13,5 +13,5 @@ class VirtualClock:
         return self._now
 
     def sleep_until(self, moment: float) -> None:
-        """Go to `moment`; time never runs back."""
+        """Advance to `moment`; time never runs back."""
         self._now = max(self._now, moment)

@@ -1,4 +1,4 @@
-"""CostModel: how long a step takes. `Roofline` computes it from a device and a model's shape."""
+"""CostModel: predicts how long a step takes. `Roofline` uses a device and a model's shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.simulation.devices import Device
 
 
 class CostModel(Protocol):
-    """Says how long steps take."""
+    """Predicts how long steps take."""
 
     def seconds(self, plan: StepPlan) -> float:
         """Seconds from the start of a step to the start of the next, while there is work."""
@@ -23,26 +23,25 @@ class Roofline:
     """Each group of operators takes as long as its arithmetic or its memory traffic, whichever is
     longer (Williams, Waterman, Patterson, "Roofline", CACM 2009, section 3), plus the overheads.
 
-    The groups are those that Vidur (MLSys'24, operator triaging) models apart: the layers'
-    matrices, the output head, attention of prefills, attention of decodes. The step takes the sum
-    of their times, because they run one after the other. A single maximum over the whole step would
+    The groups are those that Vidur (MLSys'24, operator triaging) models separately: the layers'
+    matrices, the output head, attention of prefills, attention of decodes. A step takes the sum of
+    their times, because they run one after the other. A single maximum over the whole step would
     hide the reading of the decodes' caches behind the arithmetic of a prompt in the same step. In
     numbers, for T tokens and S sampled rows:
 
-        matrices  max(2 P T / F, w P / B)                  P active parameters of w bytes
-        head      max(2 h V S / F, w h V / B) if S > 0     h hidden size, V vocabulary
-        attention max(2 H (d + v) pairs / F, KV bytes read and written / B), each phase
-        swaps     bytes copied to host memory and back / L
+        matrices  max(2 P T / F, w P / B)                  P active parameters of w bytes head
+        max(2 h V S / F, w h V / B) if S > 0     h hidden size, V vocabulary attention max(2 H (d +
+        v) pairs / F, KV bytes read and written / B), each phase swaps     bytes copied to host
+        memory and back / L
 
-    F and B are the operations and the bytes a second that the device gives after its efficiencies,
-    L those of its link to host memory. H is the number of query heads; d and v are the lengths of a
+    F and B are the device's operations and bytes a second after its efficiencies, L the bytes a
+    second of its link to host memory. H is the number of query heads; d and v are the lengths of a
     key and of a value. Activations and block copies are left out. For a mixture of experts only one
-    token's experts are charged as read, so that batches come out too cheap; the named shapes are
-    all dense.
+    token's experts count as read, so that batches come out too cheap; the named shapes are all
+    dense.
 
     Args:
-        charge_padding: also charge for what a padded batch computes for nothing
-            (`StepPlan.padding`).
+        charge_padding: also charge for the padding of a padded batch (`StepPlan.padding`).
     """
 
     def __init__(self, device: Device, shape: ModelShape, *, charge_padding: bool = False) -> None:
@@ -87,5 +86,5 @@ def charged_rows(plan: StepPlan, charge_padding: bool) -> tuple[Row, ...]:
 
 
 def by_phase(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The decodes among some rows, and the prefills."""
+    """Split rows into decodes and prefills."""
     return [row for row in rows if not row.prefill], [row for row in rows if row.prefill]

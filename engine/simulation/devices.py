@@ -1,4 +1,4 @@
-"""Device: what a processor can do at its best, and the share of it that a model gets."""
+"""Device: a processor's peak performance, and the share of it that a model reaches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Device:
         peak_flops: dense bfloat16 operations a second.
         peak_bandwidth: bytes a second between the processor and its memory.
         memory: bytes of its memory.
-        peak_link: bytes a second to host memory, and as many back.
+        peak_link: bytes a second to host memory, and back.
         matmul_efficiency: share of `peak_flops` that large matrix products reach.
-        bandwidth_efficiency: share of `peak_bandwidth` that weights and cache are read at.
-        link_efficiency: share of `peak_link` that blocks are swapped at.
-        layer_overhead: seconds of each layer in which neither arithmetic nor memory is at work, but
-            launches and small operators are.
+        bandwidth_efficiency: share of `peak_bandwidth` at which weights and cache are read.
+        link_efficiency: share of `peak_link` at which blocks are swapped.
+        layer_overhead: seconds of each layer for launches and small operators, without arithmetic
+            or memory traffic.
         step_overhead: seconds of each step outside its layers, for scheduling, inputs and sampling.
 
     Raises:
@@ -58,12 +58,12 @@ class Device:
 
     @property
     def flops(self) -> float:
-        """Operations a second that a model gets."""
+        """Operations a second that a model reaches."""
         return self.peak_flops * self.matmul_efficiency
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that a model gets."""
+        """Bytes a second that a model reaches."""
         return self.peak_bandwidth * self.bandwidth_efficiency
 
     @property
@@ -75,7 +75,7 @@ class Device:
 # The peaks of the GPUs are those of NVIDIA's data sheets, without sparsity: of the SXM boards for
 # H100, H200 and A100, and of the L4. An "80 GB" board reports 80 GiB. Efficiencies and overheads of
 # the GPUs are assumptions, the same for all, for decodes in captured graphs. They shift every
-# policy alike; a `Fitted` cost needs none of them. Links are those of the data sheets, too: PCIe 5
+# policy alike; a `Fitted` cost needs none of them. Links are also those of the data sheets: PCIe 5
 # with 16 lanes for H100 and H200 (128 GB/s both ways together), PCIe 4 for A100 and L4 (64 GB/s).
 # `cpu` is the machine of docs/results.md. Reads are measured there (31.5 GB/s). Matrix products
 # were measured separately (2.5 TFLOP/s: bfloat16 `F.linear` of 512 tokens, 896 x 4864, which
@@ -109,7 +109,7 @@ DEVICES = {device.name: device for device in _DEVICES}
 
 
 def named_device(name: str) -> Device:
-    """The device of this name.
+    """The device with this name.
 
     Raises:
         InvalidConfigError: there is no such device.

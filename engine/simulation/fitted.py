@@ -1,4 +1,4 @@
-"""Fitted: step time learned from the records of a real run."""
+"""Fitted: step time fitted to the records of a real run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Array = NDArray[np.float64]
 
 _MIN_STEPS = 50
 _HELD_OUT = 5
-# A stretch of token counts needs this many steps for a slope of its own.
+# A range of token counts needs this many steps for a slope of its own.
 _MIN_STEPS_OF_SLOPE = 10
 _REWEIGHTINGS = 3
 
 
 class Features(NamedTuple):
-    """What step time depends on. All of it is known for a plan before it runs, and for a record.
+    """The inputs of step time. All are known for a plan before it runs, and for a record.
 
     Attributes:
-        tokens, samples, attended, read: as in `StepWork`.
-        prefill_rows, decode_rows: how many sequences are in prefill, and how many decode.
+        tokens, samples, attended, read: see `StepWork`.
+        prefill_rows, decode_rows: numbers of sequences in prefill and in decode.
     """
 
     tokens: float
@@ -44,11 +44,11 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FitError:
-    """How far predictions lie from steps that the fit has not seen.
+    """Errors of predictions for steps outside the fit.
 
     Attributes:
         steps: number of these steps.
-        median, p90: of |measured / predicted - 1|.
+        median, p90: quantiles of |measured / predicted - 1|.
     """
 
     steps: int
@@ -61,13 +61,13 @@ class Fitted:
 
         seconds = c + sum_i a_i ramp_i(tokens) + b . (samples, attended, read, rows of each phase)
 
-    `ramp_i` is how many of the tokens lie between two knots, which are powers of two. So the curve
-    may bend either way but never falls. It can follow the matrix products from the reading of
-    weights to arithmetic, and over the steps of a kernel's tiles. Beyond the last knot it goes on
-    with its last slope.
+    `ramp_i` is the number of tokens between two knots, which are powers of two. So the curve may
+    bend either way but never falls. It can follow the matrix products from memory-bound to
+    compute-bound, and over the steps of a kernel's tiles. Beyond the last knot it continues with
+    its last slope.
 
     Attributes:
-        error: the error on every fifth step; the fit was not shown these.
+        error: the error on every fifth step, which the fit does not use.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Fitted:
     def to(recording: Recording, *, charge_padding: bool = False) -> Fitted:
         """Fit to the steps of a real run.
 
-        This minimises the squares of the errors relative to the prediction, which is found by
-        fitting several times. Errors relative to the measurement would favour short steps, by twice
-        the squared relative noise (8 % at a noise of 20 %).
+        This minimises the squared errors relative to the prediction, which takes several fits.
+        Errors relative to the measurement would favour short steps, by twice the squared relative
+        noise (8 % at a noise of 20 %).
 
         Raises:
             InvalidConfigError: too few steps followed another without a pause.
@@ -131,22 +131,22 @@ class Fitted:
 
 
 def busy_steps(records: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
-    """Steps that followed another at once, each with the seconds from that one's end to its own.
+    """Steps that directly followed another, each with the seconds from that one's end to its own.
 
-    This is all that a step costs a busy engine: planning, bookkeeping and what its thread does
-    between steps are included.
+    This is the full cost of a step for a busy engine, including planning, bookkeeping and what its
+    thread does between steps.
     """
     steps = []
     for before, record in pairwise(records):
         went_on = before.running > len(before.finished) and record.step == before.step + 1
-        swaps = record.swapped_out_blocks or record.swapped_in_blocks  # There is no term for it.
+        swaps = record.swapped_out_blocks or record.swapped_in_blocks  # The fit has no swaps.
         if went_on and not before.error and not record.error and not swaps:
             steps.append((record, record.end - before.end))
     return steps
 
 
 def features_of_record(record: StepRecord, shape: ModelShape) -> Features:
-    """The features that a record came from. This undoes what `ModelShape.cost` computes."""
+    """Recover the features of a record, the inverse of `ModelShape.cost`."""
     width = shape.head_dim + shape.value_dim
     flops = record.cost.flops - 2 * shape.num_active_params * record.num_tokens
     flops -= 2 * shape.hidden_size * shape.vocab_size * record.output_tokens
@@ -163,7 +163,7 @@ def features_of_record(record: StepRecord, shape: ModelShape) -> Features:
 
 
 def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
-    """The x >= 0 that minimises |matrix x - target|.
+    """Find the x >= 0 that minimises |matrix x - target|.
 
     This is algorithm 23.10 of Lawson and Hanson, "Solving Least Squares Problems" (1974). Variables
     enter one by one, always the one whose growth helps most, and leave when they would turn
@@ -195,7 +195,7 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
             if not negative.any():
                 solution = trial
                 break
-            # The solution goes towards the trial as far as nothing turns negative. A variable that
+            # The solution moves towards the trial until a variable would turn negative. One that
             # reaches zero leaves.
             room = solution[negative] / (solution[negative] - trial[negative])
             solution = solution + room.min() * (trial - solution)
@@ -206,7 +206,7 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
 
 
 def _knots(tokens: Array) -> Array:
-    """Powers of two between which there are enough steps to show a slope."""
+    """Powers of two with enough steps between them to show a slope."""
     knots = [0.0]
     power = 1.0
     while power < tokens.max():

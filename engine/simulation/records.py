@@ -1,4 +1,4 @@
-"""Recording: the step records of a run with the shape of its model, kept as JSON lines."""
+"""Recording: the step records of a run with its model's shape, stored as JSON lines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _RECORD = TypeAdapter(StepRecord)
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Steps of one model, in the order they were taken."""
+    """Steps of one model, in order."""
 
     shape: ModelShape
     records: Sequence[StepRecord]
 
     def save(self, path: Path) -> None:
-        """Write the shape as the first line, and a line for each record."""
+        """Write the shape as the first line, then a line for each record."""
         with path.open("wb") as file:
             file.write(_SHAPE.dump_json(self.shape) + b"\n")
             for record in self.records:
@@ -33,10 +33,10 @@ class Recording:
 
     @staticmethod
     def load(path: Path) -> Recording:
-        """Read what `save` wrote.
+        """Read the output of `save`.
 
         Raises:
-            InvalidConfigError: the file cannot be read, or a line is not what it should be.
+            InvalidConfigError: the file cannot be read, or a line is malformed.
         """
         number, records = 1, []
         try:

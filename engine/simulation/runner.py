@@ -1,4 +1,4 @@
-"""SimulatedRunner: a runner that costs time on a virtual clock instead of running a model."""
+"""SimulatedRunner: a runner that takes virtual time instead of running a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.batch.plan import StepPlan, StepResult
 from engine.simulation.clock import VirtualClock
 from engine.simulation.cost import CostModel
 
-# The only tokens that the runner samples. The core is told that `EOS` ends a sequence.
+# The only tokens that the runner samples. For the core, `EOS` ends a sequence.
 EOS = 0
 TOKEN = 1
 
@@ -25,10 +25,10 @@ class SimulatedRunner:
     """An `engine.batch.plan.Runner` that samples `EOS` as soon as `min_tokens` allows it.
 
     The device computes one step after the other. A step begins when it is submitted, or when the
-    step before has ended. The clock moves in `result` only.
+    previous step has ended. The clock advances only in `result`.
 
     Args:
-        depth: steps that may be submitted before the first result is asked for.
+        depth: steps that may be submitted before the first result is read.
     """
 
     def __init__(self, clock: VirtualClock, cost: CostModel, depth: int = 1) -> None:
@@ -36,7 +36,7 @@ class SimulatedRunner:
         self._cost = cost
         self._depth = depth
         self._free_at = 0.0
-        # For each sequence, the computed length from which on its next token may be its last.
+        # By sequence, the computed length from which its next token may be the last.
         self._lengths: dict[int, int] = {}
 
     @property
@@ -56,7 +56,7 @@ class SimulatedRunner:
             lengths.pop(seq, None)
         for new in plan.new:
             lengths[new.seq] = new.num_prompt_tokens + max(new.sampling.min_tokens, 1) - 1
-        # The end is looked up by length, not counted down, so that a row costs 0.1 us.
+        # The end is found by length, not counted down, so that a row costs 0.1 us.
         token_ids = tuple(
             [
                 EOS if row.start + row.count >= lengths[row.seq] else TOKEN

@@ -74,8 +74,8 @@ _qwen = partial(
 )
 
 # The dimensions are those of the models' published config.json: Llama 3.1 8B and 70B, Mistral 7B
-# v0.1, OPT 13B and Qwen2.5 0.5B. `387m` is Qwen2.5 0.5B with a vocabulary of 32,000, as
-# benchmarks/model_387m.py has it.
+# v0.1, OPT 13B and Qwen2.5 0.5B. `387m` is Qwen2.5 0.5B with a vocabulary of 32,000, as in
+# benchmarks/model_387m.py.
 SHAPES: dict[str, ModelShape] = {
     "llama-8b": _gated(
         hidden=4096, intermediate=14336, layers=32, heads=32, kv_heads=8, vocab=128256
@@ -93,7 +93,7 @@ SHAPES: dict[str, ModelShape] = {
 
 
 def named_shape(name: str) -> ModelShape:
-    """The shape of this name, in bfloat16.
+    """The shape with this name, in bfloat16.
 
     Raises:
         InvalidConfigError: there is no such shape.

@@ -1,4 +1,4 @@
-"""Simulated: the real core, scheduler and cache over a runner that only costs time."""
+"""Simulated: the real core, scheduler and cache over a runner that takes virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DTYPES = {2: "bfloat16", 4: "float32"}
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """An engine in virtual time. `engine.driving.drive.drive` puts traffic through it."""
+    """An engine in virtual time. `engine.driving.drive.drive` sends traffic through it."""
 
     core: EngineCore
     clock: VirtualClock
@@ -35,11 +35,12 @@ def build(
     name: str = "simulated",
     depth: int = 1,
 ) -> Simulated:
-    """An engine whose steps take as long as `cost` says, and whose requests end at `min_tokens`.
+    """An engine whose steps take as long as `cost` predicts, and whose requests end at
+    `min_tokens`.
 
     Args:
-        name: the model's name, for people.
-        depth: steps that may be submitted before the first result is asked for
+        name: the model's name, for display.
+        depth: steps that may be submitted before the first result is read
             (`engine.batch.plan.Runner`).
 
     Raises:
@@ -62,7 +63,7 @@ def build(
 
 
 def _swap_rate(cost: CostModel, config: EngineConfig, shape: ModelShape) -> float:
-    """Bytes a second at which blocks are swapped, found out as a runner does; 0 if they are not."""
+    """Bytes a second at which blocks are swapped, as a runner measures it; 0 without swaps."""
     if not config.num_host_blocks:
         return 0.0
     idle = StepPlan(step=1, rows=())
@@ -71,7 +72,7 @@ def _swap_rate(cost: CostModel, config: EngineConfig, shape: ModelShape) -> floa
 
 
 def least_slots(max_model_len: int) -> int:
-    """Token slots of the smallest pool that a sequence of `max_model_len` tokens fits in."""
+    """Token slots of the smallest pool that can hold a sequence of `max_model_len` tokens."""
     return -(-max_model_len // BLOCK_SIZE) * BLOCK_SIZE
 
 
@@ -86,18 +87,18 @@ def envelope(
     kv_slots: int | None = None,
     swap_memory: int = 0,
 ) -> EngineConfig:
-    """The envelope of a model on a device: the pool takes what the weights leave.
+    """The envelope of a model on a device: the pool gets the memory that the weights leave.
 
     Args:
-        memory_share: share of the device's memory that weights and pool may take, above 0 and at
-            most 1; the rest is for the step.
-        kv_slots: token slots of the pool, rounded down to whole blocks, whatever memory there is.
-            None computes them from the memory.
-        swap_memory: bytes of host memory for sequences that are swapped out.
+        memory_share: share of the device's memory for weights and pool, above 0 and at most 1; the
+            rest is for the step.
+        kv_slots: token slots of the pool, rounded down to whole blocks, regardless of memory. None
+            computes them from the memory.
+        swap_memory: bytes of host memory for swapped-out sequences.
 
     Raises:
         InvalidConfigError: an option is outside its range.
-        ModelError: the weights leave no room for one sequence of `max_model_len` tokens.
+        ModelError: one sequence of `max_model_len` tokens does not fit beside the weights.
     """
     if not 0 < memory_share <= 1:
         raise InvalidConfigError(
