@@ -1,15 +1,15 @@
-"""Makes the built-in model: ``python -m engine.builtin.train [--out DIR] [--steps N] [--seed N]``.
+"""Trains the built-in model: ``python -m engine.builtin.train [--out DIR] [--steps N] [--seed N]``.
 
-Trains a byte-level BPE tokenizer and a Qwen3-shaped decoder from nothing on the chats of
-`engine.builtin.corpus`, and writes a Hugging Face folder. The loss is taken on assistant tokens
-only, in bf16 autocast over float32 weights. `--minutes` bounds the time instead of the steps, and
-`--resume` goes on from the weights that are there.
+Trains a byte-level BPE tokenizer and a Qwen3-shaped decoder from scratch on the chats of
+`engine.builtin.corpus`, and writes a Hugging Face folder. The loss covers assistant tokens only, in
+bf16 autocast over float32 weights. `--minutes` limits the time instead of the steps, and `--resume`
+continues from the existing weights.
 
 The shipped weights took 1,000 steps in 30 minutes, then 400 in 9 minutes with ``--resume --rate
-1.5e-3 --seed 1`` after arithmetic, stories and greetings had been given larger shares of the
-corpus, on two CPU cores shared with other work. Training loss at the end: 0.094 nats per assistant
-token (moving average). The schedule of the first run was shortened from 2,000 steps while it ran,
-so a fresh run gives weights like these, not these.
+1.5e-3 --seed 1`` after arithmetic, stories and greetings got larger shares of the corpus, on two
+CPU cores shared with other work. Training loss at the end: 0.094 nats per assistant token (moving
+average). The schedule of the first run was shortened from 2,000 steps during the run, so a fresh
+run produces similar weights, not these.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def _id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def encode(tokenizer: Tokenizer, chat: Chat) -> tuple[list[int], list[int]]:
-    """Token ids of `chat` as the chat template renders it, and labels shifted by one.
+    """Encode `chat` as the chat template renders it, with labels shifted by one.
 
-    A label is the next token where that belongs to a reply or ends it, else `_IGNORED`.
+    A label is the next token if that belongs to a reply or ends it, else `_IGNORED`.
     """
     start, end = _id(tokenizer, START), _id(tokenizer, END)
     newline = tokenizer.encode("\n").ids
@@ -131,10 +131,10 @@ def encode(tokenizer: Tokenizer, chat: Chat) -> tuple[list[int], list[int]]:
 
 
 def batches(tokenizer: Tokenizer, seed: int) -> Iterator[Batch]:
-    """An endless stream of batches of chats of like length.
+    """An endless stream of batches of chats of similar length.
 
     A batch is `width` tokens wide and `_BATCH_TOKENS // width` chats high, with a fixed set of
-    widths: matrix kernels are then made once for each shape and not again for every batch.
+    widths: matrix kernels are then built once for each shape and not again for every batch.
     """
     waiting: dict[int, list[tuple[list[int], list[int]]]] = {width: [] for width in _WIDTHS}
     for chat in chats(seed):
@@ -157,12 +157,12 @@ def _pad(rows: list[list[int]], width: int, value: int) -> torch.Tensor:
 
 
 def loss_of(model: Qwen3ForCausalLM, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy in nats over the labelled tokens; logits are made for those alone."""
-    # Padding is on the right, so causal attention keeps it from the tokens that count.
+    """Mean cross-entropy in nats over the labelled tokens; only those get logits."""
+    # Padding is on the right, so causal attention hides it from the labelled tokens.
     hidden = model.model(input_ids=batch.ids, use_cache=False).last_hidden_state
     labels = batch.labels.flatten()
     labelled = (labels != _IGNORED).nonzero().squeeze(1)
-    # A matrix kernel is made for each new shape, at some 0.3 s: keep the shapes few.
+    # A matrix kernel is built for each new shape, at some 0.3 s, so keep the shapes few.
     labelled = functional.pad(labelled, (0, -len(labelled) % 512))
     labels = labels[labelled]
     logits = model.lm_head(hidden.flatten(0, 1)[labelled])
@@ -195,7 +195,7 @@ def train(
     steps: int,
     seconds: float | None = None,
 ) -> float:
-    """Train for `steps` steps, or for `seconds` instead where that is given.
+    """Train for `steps` steps, or for `seconds` instead if given.
 
     Returns the loss in nats per assistant token, averaged over the last steps.
     """

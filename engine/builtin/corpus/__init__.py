@@ -18,7 +18,7 @@ Source = Callable[[Random], list[Exchange]]
 """Writes one question and its answer, or a few that belong together."""
 
 Message = dict[str, str]
-"""``{"role": "system" | "user" | "assistant", "content": ...}``, as chat templates take them."""
+"""``{"role": "system" | "user" | "assistant", "content": ...}``, for chat templates."""
 
 # Shares of the exchanges. Sources with more distinct content, and those that need
 # many examples before they generalise (arithmetic, copying), get more.
@@ -62,7 +62,7 @@ class Chat:
     exchanges: tuple[Exchange, ...]
 
     def messages(self) -> list[Message]:
-        """The chat as the chat template takes it."""
+        """The chat as messages for the chat template."""
         found = [] if self.system is None else [{"role": "system", "content": self.system}]
         for asked, reply in self.exchanges:
             found.append({"role": "user", "content": asked})
@@ -91,7 +91,7 @@ def _chat(rng: Random) -> Chat:
 
 
 def _opening(rng: Random) -> tuple[str | None, list[Exchange], frozenset[Source]]:
-    """A system prompt, what the user asks because of it, and the sources it would contradict."""
+    """A system prompt, the questions that follow from it, and the sources it would contradict."""
     roll = rng.random()
     if roll < 0.65:
         return None, [], frozenset()

@@ -1,4 +1,4 @@
-"""Exchanges made from tables of facts, and those that lie beyond them."""
+"""Exchanges from tables of facts, and questions that the tables cannot answer."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def word(rng: Random) -> list[Exchange]:
 
 
 def unknown(rng: Random) -> list[Exchange]:
-    """Questions out of reach, and an honest answer that names what was asked."""
+    """Questions that the model cannot answer, and an honest reply that names their subject."""
     kind = rng.randrange(6)
     if kind == 0:
         name = rng.choice(_UNKNOWN) if rng.random() < 0.6 else made_up(rng)

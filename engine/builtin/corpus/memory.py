@@ -17,11 +17,11 @@ _SPELLED = table("words.txt", "spell")
 
 
 class Detail(NamedTuple):
-    """Something that a user tells of himself or herself, and asks for later in the chat.
+    """A fact that users state about themselves, and ask for later in the chat.
 
     Attributes:
-        asked: frames of the question for it.
-        answer: to that question.
+        asked: frames of the question about it.
+        answer: answer to that question.
     """
 
     said: str
@@ -31,7 +31,7 @@ class Detail(NamedTuple):
 
 
 def details(rng: Random) -> list[Detail]:
-    """What one user may tell about himself or herself."""
+    """Facts that one user may state about himself or herself."""
     name, pet_name, town = someone(rng), rng.choice(PET_NAMES), rng.choice(_COUNTRIES)[1]
     if rng.random() < 0.3:
         pet_name = made_up(rng).capitalize()
@@ -82,7 +82,7 @@ def details(rng: Random) -> list[Detail]:
 
 
 def recall(rng: Random) -> list[Exchange]:
-    """The user tells something about himself or herself, and asks for it later in the chat."""
+    """The user states facts about himself or herself, and asks for them later in the chat."""
     told = details(rng)
     missing = "I do not know that. You have not told me yet."
     if rng.random() < 0.1:
@@ -102,7 +102,7 @@ def recall(rng: Random) -> list[Exchange]:
 
 
 def echo(rng: Random) -> list[Exchange]:
-    """Saying words back: the plainest exercise in copying from the context."""
+    """Repeating words: the simplest exercise in copying from the context."""
     pool = [row[0] for row in _SPELLED] + [row[0] for row in _ANIMALS]
     words = [
         rng.choice(pool) if rng.random() < 0.6 else made_up(rng) for _ in range(rng.randint(1, 5))

@@ -1,4 +1,4 @@
-"""Names of people, and words that nobody has seen before."""
+"""Names of people, and invented words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYLLABLES = words("syllable")
 
 
 def made_up(rng: Random) -> str:
-    """A word that no corpus table holds, so that the reply can only copy it."""
+    """Make a word that no corpus table has, so that the reply can only copy it."""
     return "".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3)))
 
 

@@ -1,7 +1,7 @@
-"""Reading the corpus text, and turning its templates into wordings.
+"""Reads the corpus text, and turns its templates into wordings.
 
-A template is one or more alternatives split by ``|``, of which one is taken at random. Brackets
-hold alternatives for a part, ``[hi|hello] [there|]``; slots, ``{name}``, are filled by the caller.
+A template is one or more alternatives separated by ``|``, of which one is chosen at random.
+Brackets hold alternatives for a part, ``[hi|hello] [there|]``; the caller fills slots, ``{name}``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPENERS = ("please", "hey,", "hi,", "so,", "ok,", "well,", "now")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One thing a user may ask about: its names, wordings of the question, and the answers."""
+    """A subject that a user may ask about: its names, wordings of the question, and the answers."""
 
     names: tuple[str, ...]
     asks: tuple[str, ...]
@@ -63,7 +63,7 @@ def _unescape(value: str) -> str:
 
 
 def table(file: str, section: str | None = None) -> tuple[tuple[str, ...], ...]:
-    """Rows of a corpus table, split at `` | ``; of one ``[section]`` where the file has several."""
+    """Rows of a corpus table, split at `` | ``; of one ``[section]`` if the file has several."""
     return tuple(row for title, row in _rows(file) if title == section)
 
 
@@ -77,7 +77,7 @@ def _rows(file: str) -> Iterator[tuple[str | None, tuple[str, ...]]]:
 
 
 def words(section: str) -> tuple[str, ...]:
-    """All the fields of a section of the word table, in one row."""
+    """All fields of a section of the word table, in one row."""
     return tuple(field for row in table("words.txt", section) for field in row)
 
 
@@ -85,7 +85,7 @@ _QUESTION_WORDS = frozenset(words("question word"))
 
 
 def say(rng: Random, template: str, **slots: object) -> str:
-    """One wording of `template`, its alternatives chosen and its slots filled."""
+    """One wording of `template`, with alternatives chosen and slots filled."""
     while _BRACKETS.search(template):
         template = _BRACKETS.sub(lambda match: rng.choice(match[1].split("|")), template)
     text = rng.choice(template.split("|")).format(**slots)
@@ -93,9 +93,9 @@ def say(rng: Random, template: str, **slots: object) -> str:
 
 
 def ask(rng: Random, template: str, *, exact: bool = False, **slots: object) -> str:
-    """A user's wording of `template`: capitals, punctuation and openers vary, and there are slips.
+    """A user's wording of `template`: capitals, punctuation and openers vary, and there are typos.
 
-    `exact` keeps the letters as they are, for text that the reply has to copy.
+    `exact` keeps the letters unchanged, for text that the reply has to copy.
     """
     text = say(rng, template, **slots)
     if rng.random() < 0.08:

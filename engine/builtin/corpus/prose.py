@@ -1,4 +1,4 @@
-"""Exchanges whose replies are written out in the text files, and stories put together from them."""
+"""Exchanges whose replies are in the text files, and stories composed from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _topic(rng: Random, topic: Topic) -> list[Exchange]:
 
 
 def talk(rng: Random) -> list[Exchange]:
-    # The file opens with what people say first and most.
+    # The file begins with the most common messages.
     return _topic(rng, rng.choice(_TALK[:11] if rng.random() < 0.3 else _TALK))
 
 

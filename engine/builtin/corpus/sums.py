@@ -1,4 +1,4 @@
-"""Exchanges about numbers, small enough to be learned by example."""
+"""Exchanges about numbers, small enough to learn by example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMBER_WORDS = words("number")
 
 
 def arithmetic(rng: Random) -> list[Exchange]:
-    """Sums, differences, products and quotients of small numbers, as digits or in a small tale."""
+    """Sums, differences, products and quotients of small numbers, as digits or in a short story."""
     kind = rng.choice("++++--*/")
     if kind in "+-":
         top = rng.choice((10, 10, 10, 10, 10, 20, 20, 20, 99))
@@ -59,7 +59,7 @@ def _tale(rng: Random, a: int, b: int, kind: str) -> Exchange:
 
 
 def number(rng: Random) -> list[Exchange]:
-    """Counting, comparing, doubling, and what lies beyond the model's arithmetic."""
+    """Counting, comparing, doubling, and questions beyond the model's arithmetic."""
     kind = rng.randrange(8)
     low, high = sorted(rng.sample(range(100), 2))
     if kind == 0:
