@@ -1,4 +1,4 @@
-"""Arguments: what a request tells the chat template beside messages, such as `enable_thinking`."""
+"""Arguments: chat template arguments of a request beside messages, such as `enable_thinking`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NO_ARGUMENTS: Mapping[str, object] = MappingProxyType({})
 
 
 def context_key(model_key: str, arguments: Mapping[str, object]) -> str:
-    """`Context.model_key` of the replies to such requests.
+    """The `Context.model_key` of replies to requests with these arguments.
 
-    A template may write the whole chat otherwise for other arguments, so the ids of a context are
-    gone on from only with the same ones.
+    A template may render the whole chat differently for other arguments, so a context is continued
+    only with the same ones.
     """
     if not arguments:
         return model_key
@@ -24,8 +24,8 @@ def context_key(model_key: str, arguments: Mapping[str, object]) -> str:
 
 
 def map_texts(value: object, change: Callable[[str], str]) -> object:
-    """A value of JSON with all texts in it changed, the keys of its maps too. Keys that become the
-    same are numbered, so that none is lost.
+    """Apply `change` to all texts in a JSON value, including the keys of maps. Keys that become
+    equal are numbered, so that none is lost.
     """
     if isinstance(value, str):
         return change(value)

@@ -1,4 +1,4 @@
-"""Begun: the text of a reply that was cut off, as its model had written it."""
+"""Begun: the text of a partial reply, as its model wrote it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from engine.text.thinking import Tags
 def begun_text(
     reply: ChatMessage, tags: Tags | None, channels: Channels | None, *, is_open: bool
 ) -> str:
-    """What stands behind the prompt where a reply breaks off: its thinking and its content, with
-    the markup that models write around these.
+    """The text of a partial reply behind the prompt: thinking and content, with the markup that
+    models write around them.
 
-    The white space around the markup is lost in a message, and is what models mostly write.
+    A message has lost the white space around the markup, so it is what models usually write.
 
     Args:
         is_open: whether the prompt ends with the tag that opens the thinking.

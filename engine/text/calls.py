@@ -1,7 +1,7 @@
-"""Calls: the tool calls of a reply, read in the form that its model writes them.
+"""Calls: parses the tool calls of a reply in the model's own format.
 
-A tokenizer may state that form, as expressions that come with the model and may never return. So
-all of this is for the processes of `engine.text.pool`.
+A tokenizer may define that format by expressions that come with the model and may never return. So
+all of this runs in the processes of `engine.text.pool`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from engine.text.openings import CALLS
 from engine.text.thinking import Tags
 
 _CONTENT = "content"
-# Characters that are given to transformers at once, as if they streamed. It searches all that it
-# has for the next mark, again after each: 35,000 characters with 20 calls took 317 ms at once, and
-# 4 ms like this (CPU time, on two busy cores).
+# Characters passed to transformers at once, as if they streamed. It searches all of its buffer for
+# the next mark, again after each: 35,000 characters with 20 calls took 317 ms at once, and 4 ms
+# like this (CPU time, on two busy cores).
 _PIECE = 1024
 _END_OF_MESSAGE = re.compile(r"<\|(?:end|call|return)\|>")
 _RECIPIENT = re.compile(r"\bto=functions\.(?P<name>[\w.-]+)")
 
 
 class Calling(NamedTuple):
-    """How the replies of a model call tools.
+    """How a model's replies call tools.
 
     Attributes:
-        is_stated: whether the tokenizer states it, in its response template.
-        form: how calls are written; None if that is unknown.
-        tags: what encloses the thinking of a reply; None if nothing does.
-        has_channels: whether a reply is a sequence of messages, as `Channels` has them.
+        is_stated: whether the tokenizer's response template states the format.
+        form: the format of calls; None if it is unknown.
+        tags: the tags around the thinking of a reply; None if there are none.
+        has_channels: whether a reply is a sequence of messages (see `Channels`).
         special: texts of special tokens, which are not shown.
     """
 
@@ -49,19 +49,19 @@ def read_calls(
     tools: Sequence[Mapping[str, object]],
     calling: Calling,
 ) -> ToolUse | None:
-    """The tool calls of a reply; None if it makes none.
+    """Parse the tool calls of a reply; None if it has none.
 
-    A reply that begins with the name of a function that was offered and its arguments, as JSON or
-    as a list of Python's, is a call whatever the form: models forget the tags.
+    A reply that begins with the name and arguments of an offered function, as JSON or as a Python
+    list, is a call in any format, because models forget the tags.
 
     Args:
-        tokenizer: of transformers.
-        prompt: the end of the prompt, because the template may have begun the reply.
+        tokenizer: a tokenizer of transformers.
+        prompt: the end of the prompt, because the template may begin the reply.
         reply: the token ids of the whole reply.
-        tools: what the request stated; they say of which types the arguments are.
+        tools: the request's tools, which have the types of the arguments.
 
     Raises:
-        Exception: the reply cannot be read, or what is found are no calls.
+        Exception: the reply cannot be read, or its calls are invalid.
     """
     if calling.has_channels and not calling.is_stated:
         return _read_channels(_text(tokenizer, reply))
@@ -103,7 +103,7 @@ def _read_form(
 
 
 def _first(text: str, at: int, openings: Sequence[str]) -> int | None:
-    """Where the first of the openings stands from a place on."""
+    """Position of the first of the openings, from `at` on."""
     places = [place for one in openings if (place := text.find(one, at)) >= 0]
     return min(places, default=None)
 
@@ -125,7 +125,7 @@ def _read_channels(text: str) -> ToolUse | None:
 
 
 def _behind_thinking(prompt: str, text: str, tags: Tags | None) -> str:
-    """The part of a reply behind its thinking, in which no call is looked for."""
+    """The part of a reply after its thinking, where calls are searched."""
     if tags is None:
         return text
     is_open = prompt.rstrip().endswith(tags.open)
@@ -137,7 +137,7 @@ def _behind_thinking(prompt: str, text: str, tags: Tags | None) -> str:
 
 
 def _shown(text: str, calling: Calling) -> str:
-    """A text without special tokens."""
+    """Remove special tokens from a text."""
     for name in calling.special:
         text = text.replace(name, "")
     return text
@@ -149,11 +149,11 @@ def _read_stated(
     reply: Sequence[int],
     tools: Sequence[Mapping[str, object]],
 ) -> ToolUse | None:
-    """The calls of a reply in the format that its tokenizer states."""
+    """Parse the calls of a reply in the format that its tokenizer states."""
     parser = tokenizer.get_response_parser(prefix=_text(tokenizer, prompt), tools=list(tools))
     if any(event["field"] == CALLS for event in parser.initial_events):
-        # Where the beginning of the reply is not found, all of the prompt is taken for a part of
-        # it, and what its messages quote would be called.
+        # If the start of the reply is not found, the whole prompt counts as a part of it, and calls
+        # quoted in its messages would be made.
         raise ValueError("the prompt has tool calls in it")
     text = _text(tokenizer, reply)
     events: list[dict[str, Any]] = []
@@ -162,7 +162,7 @@ def _read_stated(
             events += parser.feed(text[start : start + _PIECE])
         message, last = parser.finalize()
     except ValueError as error:
-        # Below its first line it quotes the reply, which is nothing for a log.
+        # The message quotes the reply after its first line, which must not be logged.
         raise ValueError(str(error).partition("\n")[0]) from None
     calls = message.get(CALLS)
     if calls is None:
@@ -176,7 +176,7 @@ def _read_stated(
         if event["type"] == "region_close" and event["field"] == _CONTENT
     ]
     if values and said[0] in ("", values[-1]):
-        # Of several, such as before and behind the calls, the message has the last one only.
+        # Of several texts, such as before and after the calls, the message has only the last one.
         said = [value for value in values if value]
     shown = _text(tokenizer, reply, shown=True)
     if not all(isinstance(one, str) and one in shown for one in said):
@@ -185,7 +185,7 @@ def _read_stated(
 
 
 def _text(tokenizer: Any, token_ids: Sequence[int], *, shown: bool = False) -> str:
-    """The text of token ids, with special tokens unless it is what is shown."""
+    """Decode token ids, with special tokens unless `shown`."""
     text: str = tokenizer.decode(
         list(token_ids), skip_special_tokens=shown, clean_up_tokenization_spaces=False
     )
@@ -193,9 +193,8 @@ def _text(tokenizer: Any, token_ids: Sequence[int], *, shown: bool = False) -> s
 
 
 def _call(entry: object) -> ToolCall:
-    """
-    Raises:
-        ValueError: it is no call of a function with a map of arguments.
+    """Raises:
+    ValueError: it is not a function call with a map of arguments.
     """
     function = entry.get("function") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(function, dict):

@@ -1,4 +1,4 @@
-"""CertainText: what of a reply's text is part of no tool call, whatever comes behind it."""
+"""CertainText: the part of a reply's text that no tool call can include, whatever follows."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from engine.text.stops import Pattern
 class CertainText:
     """Reads a reply token by token, up to where a tool call may begin.
 
-    A call begins with an opening, and white space may stand before it. So what is certain ends
-    before the first opening, before what may become one, and before white space at the end. What
-    a reply thinks is no place for calls. Nothing is certain as long as the content may be a call
-    from its beginning, without an opening (`begins_call`).
+    A call begins with an opening, which white space may precede. So the certain text ends before
+    the first opening, before text that may become one, and before trailing white space. Calls do
+    not occur in thinking. Nothing is certain while the content may itself be a call without an
+    opening (`begins_call`).
 
-    As in `Parts`, two things wait for each other: where an opening stands is found in the text as
-    it is detokenized, special tokens among it by their names (`take`); what of it is content, and
-    shown at all, is known later (`give`).
+    As in `Parts`, two inputs are needed. Openings are found in the text as it is detokenized, with
+    special tokens by name (`take`). Which of it is content, and shown at all, is known later
+    (`give`).
 
     Args:
         openings: texts with which a call may begin, none of them empty.
-        names: of the functions that may be called.
+        names: names of the functions that may be called.
 
     Attributes:
-        length: characters of content that are certain; it never becomes less.
+        length: number of certain characters of content; it never decreases.
     """
 
     def __init__(self, openings: Sequence[str], names: Sequence[str]) -> None:
         self._names = names
-        self._may_begin = True  # with a call that has no opening
+        self._may_begin = True  # with a call without an opening
         self._firsts = frozenset(opening[0] for opening in openings)
         self._patterns = [Pattern(opening) for opening in openings]
-        # What may become an opening: its characters, or "" in place of those of a name.
+        # Characters that may become an opening, with "" for those of a name.
         self._held: list[str] = []
         self._has_opened = False
-        self._num_read = 0  # characters of the text before all that may be an opening
-        self._num_blank = 0  # how many at their end are white space
+        self._num_read = 0  # characters of the text before those that may be an opening
+        self._num_blank = 0  # how many trailing ones are white space
         self._content: list[str] = []
         self._num_content = 0
         self.length = 0
 
     @property
     def text(self) -> str:
-        """The content that is certain."""
+        """The certain content."""
         return "".join(self._content)[: self.length]
 
     def take(self, text: str, name: str, *, thinks: bool) -> None:
         """Read the next token.
 
         Args:
-            text: that is certain with it.
-            name: of a special token, which has no text; "" of any other.
+            text: its certain text.
+            name: name of a special token, which has no text; "" for others.
             thinks: whether all of the text is thinking.
         """
         if self._has_opened:
@@ -65,10 +65,10 @@ class CertainText:
         self._read(name, is_name=True)
 
     def give(self, content: str, num_given: int) -> None:
-        """Take in what is given out next.
+        """Add the content that is output next.
 
         Args:
-            num_given: how many characters of the text are given out so far, of whatever part.
+            num_given: how many characters of the text are output so far, of any part.
         """
         self._content.append(content)
         self._num_content += len(content)
@@ -77,7 +77,7 @@ class CertainText:
             self._may_begin = begins is not False
             if self._may_begin:
                 return
-        # Each character behind those that are certain may be content, and no more than one of it.
+        # Each character after the certain ones may be content, and at most one character of it.
         behind = max(0, num_given - self._num_read + self._num_blank)
         self.length = max(self.length, self._num_content - behind)
 
@@ -96,7 +96,7 @@ class CertainText:
                 break
 
     def _advance(self, char: str) -> int:
-        """The length of the longest opening, whole or begun, that ends with this character."""
+        """Length of the longest opening, complete or partial, that ends with this character."""
         longest = 0
         for pattern in self._patterns:
             ends = pattern.advance(char)
@@ -105,7 +105,7 @@ class CertainText:
         return longest
 
     def _release(self) -> None:
-        """What is held becomes no opening."""
+        """The held text does not become an opening."""
         self._count("".join(self._held))
         self._held = []
         for pattern in self._patterns:
@@ -118,7 +118,7 @@ class CertainText:
 
 
 def behind_skipped(skipped: str, content: str) -> str:
-    """What a reply says beside its calls, behind what it began with."""
+    """The content beside a reply's calls, without the text already skipped."""
     bare = skipped.lstrip()
     if content.startswith(bare):
         return content[len(bare) :]
@@ -126,12 +126,12 @@ def behind_skipped(skipped: str, content: str) -> str:
 
 
 def beside_calls(certain: str, content: str) -> str:
-    """What a reply says beside its calls, given what was certain of it before they were read, which
-    may have been told and so is where it begins.
+    """The content beside a reply's calls. It begins with the text that was certain before they were
+    parsed, because that may already have been sent.
 
-    Where a response template leaves that out, or has it otherwise, nothing else is told.
+    If a response template omits or changes that text, only the certain text is returned.
     """
     if content.startswith(certain):
         return content
-    bare = certain.lstrip()  # Most templates leave white space out.
+    bare = certain.lstrip()  # Most templates omit white space.
     return certain + content[len(bare) :] if bare and content.startswith(bare) else certain

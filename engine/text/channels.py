@@ -1,4 +1,4 @@
-"""Channels: the messages that a reply consists of, and its parts, in the format of gpt-oss."""
+"""Channels: the messages of a reply, and its parts, in the format of gpt-oss."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engine.text.vocabulary import Vocabulary
 _THINKING = "analysis"
 _ROLE = "assistant"
 _RECIPIENT = "to="
-# A header has a role, a channel and perhaps a recipient. What is longer is none, and is shown.
+# A header has a role, a channel and perhaps a recipient. Longer text is not a header, and is shown.
 _MAX_HEADER = 256
 
 
 class Channels(NamedTuple):
-    """Token ids of what structures a reply, as in `<|start|>assistant<|channel|>analysis<|message|>
+    """Token ids of a reply's markup, as in `<|start|>assistant<|channel|>analysis<|message|>
     …<|end|><|start|>assistant<|channel|>final<|message|>…`.
 
     These are special tokens, so that no text can imitate them.
@@ -29,7 +29,7 @@ class Channels(NamedTuple):
 
     @staticmethod
     def find(vocabulary: Vocabulary) -> Channels | None:
-        """Those of a vocabulary; None if it has not all of them."""
+        """Find the tokens in a vocabulary; None if one is missing."""
         ids = {text: token_id for token_id, text in vocabulary.special.items()}
         found = [ids.get(f"<|{name}|>") for name in Channels._fields]
         return Channels(*(i for i in found if i is not None)) if None not in found else None
@@ -44,20 +44,20 @@ class _State(Enum):
 class ChannelParts(Parts):
     """The parts of a reply that is a sequence of messages, each on a channel.
 
-    What is said on the channel `analysis` is thinking, and on any other it is content. Headers are
-    markup, but for those that name a recipient: a call of a tool is content as it was written.
+    Text on the channel `analysis` is thinking, and on any other content. Headers are markup, except
+    those with a recipient: a tool call is content as written.
 
     Args:
-        has_begun: whether the prompt ends in the header of a message, as chat templates let it.
+        has_begun: whether the prompt ends in a message's header, as chat templates have it.
     """
 
     def __init__(self, channels: Channels, *, has_begun: bool) -> None:
         super().__init__()
         self._channels = channels
         self._state = _State.HEADER if has_begun else _State.CONTENT
-        self._header = ""  # it is decided when its message begins
+        self._header = ""  # decided when its message begins
         self._channel: int | None = None  # where the channel's name begins in the header
-        self._num_tokens = 0  # of the header, its role left out
+        self._num_tokens = 0  # of the header, without its role
 
     def _read(self, token_id: int | None, text: str) -> None:
         if self._state is _State.HEADER:
@@ -70,7 +70,7 @@ class ChannelParts(Parts):
             self._end_header(Part.MARKUP)
             self._turn(_State.HEADER)
         elif token_id == self._channels.channel:
-            # A reply may begin with it where the prompt was no chat.
+            # A reply may begin with it if the prompt was not a chat.
             if _RECIPIENT not in self._header:
                 self._end_header(Part.MARKUP)
             self._turn(_State.HEADER)
@@ -87,7 +87,7 @@ class ChannelParts(Parts):
             self._turn(_State.CONTENT)
 
     def _begin(self) -> None:
-        """The header has ended, and the text of its message begins."""
+        """End the header; the text of its message begins."""
         name = "" if self._channel is None else self._header[self._channel :]
         self._turn(_State.CONTENT)
         if name.split()[:1] == [_THINKING]:
@@ -108,5 +108,5 @@ class ChannelParts(Parts):
 
 
 def begins_message(prompt_end: str) -> bool:
-    """Whether the end of a prompt is the header of a message of the assistant's."""
+    """Whether a prompt ends with the header of an assistant's message."""
     return prompt_end.endswith(f"<|start|>{_ROLE}")

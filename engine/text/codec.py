@@ -1,4 +1,4 @@
-"""ChatCodec: what the text thread and the threads that encode use of a model's tokenizer."""
+"""ChatCodec: a model's tokenizer for the text thread and the encoding threads."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
 from engine.text.vocabulary import Vocabulary
 
-# Tokens at the end of a prompt within which a tag or a header lies that begins the reply.
+# Tokens at the end of a prompt that contain a tag or header with which the reply begins.
 _PROMPT_END = 32
 
 
 class Encoder(Reader, Protocol):
-    """Makes prompts of chats and reads replies, as `EncoderPool` does. Any thread may call it; its
-    methods block.
+    """Encodes chats to prompts and reads replies, as `EncoderPool` does. Any thread may call it;
+    its methods block.
     """
 
     def encode(
@@ -50,19 +50,19 @@ class Encoder(Reader, Protocol):
 
 
 class ChatCodec:
-    """Turns chats into token ids by an encoder, and token ids into text by a vocabulary.
+    """Converts chats to token ids by an encoder, and token ids to text by a vocabulary.
 
-    The encoder works in other processes, the vocabulary in this one. Any thread may call the
-    methods that encode and `read_calls`. Only one thread may call the others, and use the
+    The encoder runs in other processes, the vocabulary in this one. Any thread may call the
+    encoding methods and `read_calls`. Only one thread may call the others, and use the
     detokenizers.
 
     Args:
         model_key: the model's `LoadedModel.key`.
-        grammars: of the model; None if its replies can be given no structure.
+        grammars: grammars of the model; None if it does not support structures.
 
     Attributes:
-        turn_stops: texts that end the reply of a chat, beside the tokens that end a sequence; empty
-            with a chat template, which has a token for that.
+        turn_stops: texts that end a chat reply, beside the end-of-sequence tokens; empty with a
+            chat template, which has a token for that.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ChatCodec:
         context: Context | None,
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
-        """As `ChatEncoder.encode`."""
+        """See `ChatEncoder.encode`."""
         return self._encoder.encode(messages, context, arguments)
 
     def go_on(
@@ -98,16 +98,16 @@ class ChatCodec:
         begun: int,
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> tuple[list[int], int]:
-        """The prompt with which a model goes on with the reply that ends a chat.
+        """Encode the prompt with which a model continues the reply that ends a chat.
 
         Args:
-            context, begun: as `Submission` has them.
+            context, begun: see `Submission`.
 
         Returns:
-            its token ids, and how many of them, at its end, are the reply's.
+            its token ids, and how many of them, at the end, belong to the reply.
 
         Raises:
-            InvalidRequestError: as `encode`, or the last message is no reply.
+            InvalidRequestError: as `encode`, or the last message is not a reply.
         """
         if not messages or messages[-1].role != "assistant":
             role = messages[-1].role if messages else None
@@ -128,19 +128,19 @@ class ChatCodec:
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
-        """As `ChatEncoder.common_prefix`."""
+        """See `ChatEncoder.common_prefix`."""
         return self._encoder.common_prefix(messages, arguments)
 
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
-        """As `ChatEncoder.encode_text`."""
+        """See `ChatEncoder.encode_text`."""
         return self._encoder.encode_text(text, is_whole=is_whole)
 
     def grammar(self, structure: Structure, prompt: Sequence[int], begun: int) -> Grammar:
-        """What a reply is to follow that has a structure behind its thinking; blocks.
+        """Compile the grammar of a reply with a structure after its thinking; blocks.
 
         Args:
-            prompt: the token ids before what is still to come of the reply.
-            begun: how many of them, at their end, are the reply's own.
+            prompt: the token ids before the rest of the reply.
+            begun: how many of them, at the end, belong to the reply.
 
         Raises:
             InvalidRequestError: the structure cannot be compiled, or the reply has another one.
@@ -158,22 +158,22 @@ class ChatCodec:
     def read_calls(
         self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
     ) -> ToolUse | None:
-        """As `CallReader.read`."""
+        """See `CallReader.read`."""
         return self._reader.read(context, num_prompt, tools)
 
     def check_size(self, size: int, max_model_len: int) -> None:
-        """Check that a prompt can fit into the context, before anything is spent on encoding it.
+        """Check that a prompt can fit into the context, before spending time on its encoding.
 
-        No token stands for more bytes than the longest one, so that a longer text needs too many
-        tokens. A normalizer or a template might drop some of the text and so make it fit. Such
-        messages are refused all the same, but no usual text comes near this limit.
+        No token has more bytes than the longest one, so a longer text needs too many tokens. A
+        normalizer or a template might drop some of the text and so make it fit. Such messages are
+        refused too, but no usual text comes near this limit.
 
         Args:
             size: bytes of its text as UTF-8.
             max_model_len: tokens of the context.
 
         Raises:
-            ContextLengthError: it is more than `max_model_len` of the longest tokens have.
+            ContextLengthError: it is longer than `max_model_len` of the longest tokens.
         """
         longest = self._vocabulary.longest
         most = max_model_len * longest
@@ -185,11 +185,10 @@ class ChatCodec:
             )
 
     def check_count(self, count: int, max_model_len: int) -> None:
-        """Check that a prompt of so many token ids can fit into the context, before they are looked
-        at.
+        """Check that a prompt of this many token ids can fit into the context, before reading them.
 
         Raises:
-            ContextLengthError: they are more than the context has.
+            ContextLengthError: there are more than the context holds.
         """
         if count > max_model_len:
             raise ContextLengthError(
@@ -215,22 +214,22 @@ class ChatCodec:
                 )
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens by their names."""
+        """Decode token ids, with special tokens by name."""
         return self._vocabulary.decode(list(token_ids), names_special=True)
 
     def detokenizer(self) -> Detokenizer:
-        """A new detokenizer, for one reply."""
+        """Make a detokenizer for one reply."""
         return Detokenizer(self._vocabulary)
 
     def parts(self, prompt: Sequence[int], *, is_chat: bool) -> Parts | None:
-        """What tells thinking and content of one reply apart, and both from markup; None where all
-        of it is content.
+        """Make the splitter of one reply's thinking, content and markup; None if all of it is
+        content.
 
         Args:
-            prompt: the token ids before the reply. Where they end with the tag that opens the
-                thinking, the reply begins within it.
-            is_chat: whether they are those of a chat, else of a text. Nobody asks a model to think
-                in a chat without a template.
+            prompt: the token ids before the reply. If they end with the opening tag, the reply
+                begins as thinking.
+            is_chat: whether the prompt is a chat, else a text. In a chat without a template, a
+                model is not asked to think.
         """
         if is_chat and not self._vocabulary.has_template:
             return LineParts()
@@ -243,30 +242,30 @@ class ChatCodec:
         return TaggedParts(self._tags, is_open=end.endswith(self._tags.open))
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> CertainText | None:
-        """What finds the text of one reply that is part of no call of these tools, before its calls
-        are read; None where it is unknown how a call begins.
+        """Make the finder of a reply's text outside calls of these tools, used before its calls are
+        parsed; None if it is unknown how a call begins.
         """
         if self._openings is None:
             return None
         return CertainText(self._openings, [str(name) for name in types_of(tools)])
 
     def special_name(self, token_id: int) -> str:
-        """The name of a special token; "" of any other."""
+        """The name of a special token; "" for any other."""
         return self._vocabulary.special.get(token_id, "")
 
     def _lead(self, prompt: Sequence[int]) -> Lead:
-        """What a reply may say before its structure, as `parts` tells it apart."""
+        """The text that a reply may have before its structure, as `parts` splits it."""
         end = self._end(prompt)
         if self._channels is not None:
             return behind_channels(*self._channels) if begins_message(end) else NO_LEAD
         tags = self._tags
-        # A template that lets a model think no more writes thinking of its own, which is empty.
+        # A template that stops a model from thinking writes an empty thinking part itself.
         if tags is None or end.endswith(tags.close):
             return NO_LEAD
         return behind_tags(*tags, is_open=end.endswith(tags.open))
 
     def _end(self, prompt: Sequence[int]) -> str:
-        """The text at the end of a prompt, the blanks behind it left out."""
+        """The text at the end of a prompt, without trailing blanks."""
         end = b"".join(map(self.utf8, prompt[-_PROMPT_END:])).decode(errors="replace")
         return end.rstrip()
 

@@ -1,4 +1,4 @@
-"""ChatEncoder: makes the token ids of a prompt from a chat."""
+"""ChatEncoder: encodes a chat to the token ids of a prompt."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from engine.text.openings import Openings, distinct, openings, states_calls
 from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
-# It has letters only, because templates trim white space and cut at tags.
+# Letters only, because templates trim white space and cut at tags.
 SENTINEL = "thereplystandshere"
 THOUGHT = "thethinkingstandshere"
 TOOL = "thetoolstandshere"
 _PROBE = {"name": TOOL, "description": TOOL, "parameters": {"type": "object", "properties": {}}}
 
-# Calls of these, and what they gave, are what a template is tried with.
+# Calls of these, with their results, probe a template.
 _TRIED: list[dict[str, Any]] = [
     {"type": "function", "function": {**_PROBE, "name": name}} for name in NAMES
 ]
@@ -60,18 +60,18 @@ class ChatEncoder:
     """Encodes chats for one model.
 
     The token ids of a conversation are only ever appended to. The prompt of a later turn is exactly
-    the ids so far, and then what the template puts behind the last reply. So it hits the prefix
-    cache even if the template changes old replies (trims them, say), or if decoding them and
-    encoding them again would give other ids. Thinking is the exception: where the template repeats
-    none of the last reply's, the chat is rendered anew, and only its beginning is cached.
+    the ids so far, plus what the template writes after the last reply. So it hits the prefix cache
+    even if the template changes old replies (trims them, say), or if decoding and re-encoding them
+    would produce other ids. Thinking is the exception: if the template does not repeat that of the
+    last reply, the chat is rendered anew, and only its beginning is cached.
 
-    It is not thread-safe (see `Tokenizer`). It runs what comes with a model, a chat template and a
-    tokenizer. These may fail in any way or never return, so `engine.text.pool` keeps it in
-    processes of their own.
+    It is not thread-safe (see `Tokenizer`). It runs code that comes with a model: a chat template
+    and a tokenizer. These may fail in any way or never return, so `engine.text.pool` runs it in
+    separate processes.
 
     Args:
         tokenizer: a tokenizer of transformers.
-        model_key: the model's `LoadedModel.key`; contexts of other models are set aside.
+        model_key: the model's `LoadedModel.key`; contexts of other models are not used.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_key: str) -> None:
@@ -81,7 +81,7 @@ class ChatEncoder:
         self._tags = Tags.find(self._vocabulary)
         self._channels = Channels.find(self._vocabulary)
         self._reads_field = _READS_FIELD.search(self._vocabulary.template) is not None
-        # Templates of models that take images may leave out a content that is no list of parts.
+        # Templates of models that take images may omit content that is not a list of parts.
         self._in_parts = not self._shows_content(in_parts=False) and self._shows_content(
             in_parts=True
         )
@@ -95,26 +95,26 @@ class ChatEncoder:
         context: Context | None,
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
-        """Token ids of the prompt that asks for the next reply of a chat.
+        """Encode the prompt that asks for the next reply of a chat.
 
         The model's chat template renders the chat. Without a template, the text is a line `role:
         content` for each message, then `assistant:`. If the template refuses the chat, it is
         rendered again with the text of system messages before that of the first user message. Text
-        that spells a special token does not become that token (`ContentGuard` says which tokens it
-        guards).
+        that spells a special token is not encoded as that token (`ContentGuard` lists the tokens
+        that it guards).
 
         Args:
-            messages: the whole chat; the last message is the user's, or what a tool gave.
-            context: ids of the leading messages, the last of which is a reply. It is set aside if
-                it is of another model or of other arguments, if the reply has thinking that the
-                template does not repeat, or if what the template puts behind the reply cannot be
-                told, or depends on the tools that the reply calls.
-            arguments: of the chat template, by name. Text in them is guarded as messages are.
+            messages: the whole chat; the last message is the user's, or a tool's result.
+            context: ids of the leading messages, the last of which is a reply. It is not used if it
+                belongs to another model or other arguments, if the reply has thinking that the
+                template does not repeat, or if the template's text after the reply is unknown or
+                depends on the tools that the reply calls.
+            arguments: arguments of the chat template, by name. Their text is guarded like messages.
 
         Raises:
-            InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
-                text, tools that the template does not write, or a chat that it refuses or would
-                forge a special token from.
+            InvalidRequestError: an empty chat or prompt, an unknown role, content that is not valid
+                text, tools that the template does not write, or a chat that it refuses or turns
+                into a forged special token.
         """
         if context is not None:
             tail = self.encode_after(messages, context, arguments)
@@ -131,9 +131,10 @@ class ChatEncoder:
         context: Context,
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int] | None:
-        """The ids that `encode` puts behind those of the context; None if it sets them aside.
+        """The ids that `encode` appends to those of the context; None if it does not use the
+        context.
 
-        Only the last one of the context's ids is looked at.
+        Only the last of the context's ids is read.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -149,11 +150,11 @@ class ChatEncoder:
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
-        """The token ids with which every chat begins that begins with `messages`.
+        """The token ids with which every chat begins that starts with `messages`.
 
-        They are found by encoding two chats that go on differently. Encoding `messages` alone would
-        not do: a template may fold a system message into the user's, and a tokenizer may join what
-        meets where one message ends and the next begins.
+        They are found by encoding two chats that continue differently. Encoding `messages` alone
+        would not do: a template may fold a system message into the user's, and a tokenizer may join
+        text across the end of one message and the start of the next.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -166,10 +167,11 @@ class ChatEncoder:
         return [token for token, _ in same]
 
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
-        """The token ids of a text, which no template is put around. It may spell special tokens.
+        """Encode a text without a template. It may spell special tokens.
 
         Args:
-            is_whole: whether it is a prompt, which the tokenizer begins as it begins sequences.
+            is_whole: whether it is a prompt, which gets the tokenizer's tokens for the start of a
+                sequence.
         """
         own = self._tokenizer.encode(text, add_special_tokens=False)
         if not is_whole:
@@ -177,19 +179,19 @@ class ChatEncoder:
         marked = self._tokenizer.encode(text, add_special_tokens=True)
         for start in range(len(marked) - len(own) + 1):
             if marked[start : start + len(own)] == own:
-                return marked[: start + len(own)]  # What ends a sequence is still to come.
+                return marked[: start + len(own)]  # The tokens that end a sequence are left out.
         return marked
 
     def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
-        """The token ids of a reply that was cut off, as they stand behind those of its prompt.
+        """Encode a partial reply as it stands after its prompt.
 
         Args:
-            is_open: as `begun_text` has it.
+            is_open: see `begun_text`.
         """
         safe = changed(reply, self._guard.harmless)
         text = begun_text(safe, self._tags, self._channels, is_open=is_open)
         if not self._vocabulary.has_template:
-            text = f" {text.lstrip()}"  # as models write it behind `assistant:`
+            text = f" {text.lstrip()}"  # as models write it after `assistant:`
         token_ids = self._tokenizer.encode(self._anchor + text, add_special_tokens=False)
         return token_ids[1:] if self._anchor else token_ids
 
@@ -199,11 +201,11 @@ class ChatEncoder:
         reply: Sequence[int],
         tools: Sequence[Mapping[str, object]],
     ) -> ToolUse | None:
-        """As `engine.text.calls.read_calls`."""
+        """See `engine.text.calls.read_calls`."""
         return read_calls(self._tokenizer, prompt, reply, tools, self._calling)
 
     def openings(self) -> Openings:
-        """How the tool calls of this model begin."""
+        """The openings of this model's tool calls."""
         if self._calling.is_stated:
             return Openings(openings(self._vocabulary.response_template) or None)
         if self._calling.has_channels:
@@ -214,10 +216,10 @@ class ChatEncoder:
         return Openings(distinct(form.openings()) or None)
 
     def turn_ends(self) -> list[int]:
-        """The token with which the chat template ends a reply; none if it ends it with no token.
+        """The token with which the chat template ends a reply; empty if there is no such token.
 
-        It is what stands behind a last reply. A template that writes no token there may begin the
-        next turn with one, which then ends the reply, since the model was trained to write it.
+        It follows the last reply. A template without a token there may begin the next turn with
+        one, which then ends the reply, because the model was trained to write it.
         """
         question, answer = ChatMessage("user", SENTINEL), reply(SENTINEL)
         if not self._vocabulary.has_template:
@@ -240,19 +242,19 @@ class ChatEncoder:
         return []
 
     def words(self) -> list[bytes]:
-        """The bytes that each token stands for, by id."""
+        """The bytes of each token, by id."""
         return [self._vocabulary.utf8(token_id) for token_id in range(self._vocabulary.size)]
 
     def try_structure(
         self, structure: Structure, lead: Lead, ends: Sequence[int], size: int
     ) -> str:
-        """Compile a structure behind a lead, and give it up again.
+        """Compile a structure after a lead, and discard the result.
 
         Args:
-            ends, size: as `Words.of` takes them; the same at every call.
+            ends, size: see `Words.of`; the same at every call.
 
         Returns:
-            what was compiled.
+            the rules that were compiled.
 
         Raises:
             InvalidRequestError: it cannot be compiled.
@@ -266,8 +268,8 @@ class ChatEncoder:
 
     @cached_property
     def _writes_tools(self) -> bool:
-        """Whether the template writes the functions that it is given. One that refuses the question
-        tells nothing, and is given them.
+        """Whether the template writes the functions that it gets. If it refuses the question, which
+        shows nothing, it gets them.
         """
         if not self._vocabulary.has_template:
             return False
@@ -291,7 +293,7 @@ class ChatEncoder:
             )
 
     def _guarded(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """Arguments none of whose texts spells a token that only the template may write."""
+        """Replace texts in arguments that spell a token which only the template may write."""
         return {k: map_texts(value, self._guard.harmless) for k, value in arguments.items()}
 
     @cached_property
@@ -307,8 +309,8 @@ class ChatEncoder:
 
     @cached_property
     def _tried_calls(self) -> tuple[CallShape, Form | None, str]:
-        """How the template is given messages with calls, how it writes these, and why nobody knows
-        that if so.
+        """The shape in which the template accepts messages with calls, the format in which it
+        writes them, and the reason if that is unknown.
         """
         refusal, written = "", None
         if self._tokenizer.chat_template is None:
@@ -329,7 +331,7 @@ class ChatEncoder:
         return written or CallShape(writes=known is None), known, refusal
 
     def _try_calls(self, shape: CallShape, number: int) -> tuple[Form | None, bool]:
-        """The form of so many calls, if it is found, and whether they are written at all.
+        """Find the form of this many calls, and whether the template writes them at all.
 
         Raises:
             InvalidRequestError: the template refuses them.
@@ -353,7 +355,7 @@ class ChatEncoder:
             plain = self._apply([question], arguments, shape)
         frame = plain.split(SENTINEL)[1] if SENTINEL in plain else ""
         if self._tags is not None:
-            # What stands behind the thinking is how a reply begins that calls.
+            # The text after the thinking is the beginning of a reply that calls.
             end = text.rfind(self._tags.close, 0, max(0, text.find(NAMES[0])))
             if end >= 0:
                 text = text[end + len(self._tags.close) :]
@@ -368,7 +370,7 @@ class ChatEncoder:
         *,
         asks: bool = True,
     ) -> str:
-        """The text of a chat, with the beginning of the next reply if it asks for one."""
+        """Render a chat, with the beginning of the next reply if `asks`."""
         if not self._vocabulary.has_template:
             return in_lines(messages)
         shape, chats = CallShape(), [messages]
@@ -376,7 +378,7 @@ class ChatEncoder:
             shape, form, _ = self._tried_calls
             if form is not None and not shape.writes:
                 messages = [_said(message, form) for message in messages]
-            # A template that takes any id may take none as well, or not.
+            # A template that takes any id may or may not accept calls without one.
             named = with_ids(messages, shape.ids)
             chats = [messages, named] if shape.ids is Ids.ANY else [named]
         for chat in chats:
@@ -392,10 +394,10 @@ class ChatEncoder:
         *,
         asks: bool = True,
     ) -> str:
-        """A chat as the template writes it.
+        """Render a chat by the template.
 
         Raises:
-            InvalidRequestError: it refuses it.
+            InvalidRequestError: the template refuses it.
         """
         parts = self._in_parts
         try:
@@ -406,7 +408,7 @@ class ChatEncoder:
                 **arguments,
             )
         except MemoryError:
-            raise  # The bound on memory ended it; the template refuses nothing.
+            raise  # The memory limit ended it; the template refuses nothing.
         except Exception as error:  # the model's own code: it may raise anything
             raise InvalidRequestError(
                 f"messages are refused by the model's chat template: {error}", "messages"
@@ -414,9 +416,9 @@ class ChatEncoder:
         return text
 
     def _shows_content(self, in_parts: bool) -> bool:
-        """Whether the template writes what a message says, as text or as a list of parts.
+        """Whether the template writes a message's content, as text or as a list of parts.
 
-        A template that refuses the message tells nothing, and is given text.
+        If a template refuses the message, which shows nothing, it gets text.
         """
         self._in_parts = in_parts
         try:
@@ -430,9 +432,9 @@ class ChatEncoder:
         num_covered: int,
         arguments: Mapping[str, object],
     ) -> str | None:
-        """What the template puts behind the reply that ends the covered messages; None if that
-        cannot be told, if the reply has thinking that the template does not repeat, or if it calls
-        tools and the template writes something else behind that.
+        """The template's text after the reply that ends the covered messages; None if it is
+        unknown, if the reply has thinking that the template does not repeat, or if the reply calls
+        tools and the text after it would then differ.
         """
         if not 0 < num_covered < len(messages) or messages[num_covered - 1].role != "assistant":
             return None
@@ -457,8 +459,8 @@ class ChatEncoder:
         num_covered: int,
         arguments: Mapping[str, object],
     ) -> bool:
-        """Whether the template writes what each tool gave, all of it behind the marked reply. Some
-        write it only beside the call.
+        """Whether the template writes all tool results, and all after the marked reply. Some write
+        them only beside the call.
         """
         outcomes = [message.role == "tool" for message in marked[num_covered:]]
         if not any(outcomes):
@@ -471,8 +473,8 @@ class ChatEncoder:
         return text.count(SENTINEL) == 1 + sum(outcomes)
 
     def _marked_reply(self) -> ChatMessage:
-        """A reply with thinking, in the form in which the template may repeat it: in a field, or
-        within the content where it reads no such field.
+        """A reply with thinking, where the template may repeat it: in a field, or within the
+        content if it does not read such a field.
         """
         if self._reads_field or self._tags is None:
             return ChatMessage("assistant", SENTINEL, THOUGHT)
@@ -484,11 +486,11 @@ class ChatEncoder:
         text = self._render(messages, arguments)
         if self._vocabulary.has_template:
             return self._tokenizer.encode(text, add_special_tokens=False)
-        # There is no template to write the token that begins a sequence, so the tokenizer adds it,
-        # if it has one.
+        # Without a template to write the token that begins a sequence, the tokenizer adds it, if it
+        # has one.
         token_ids = self._tokenizer.encode(text, add_special_tokens=True)
         while token_ids and token_ids[-1] in self._vocabulary.special:
-            token_ids.pop()  # It ends a sequence, and the reply is still to come.
+            token_ids.pop()  # It ends a sequence, but the reply follows.
         return token_ids
 
     def _encode_tail(
@@ -497,7 +499,7 @@ class ChatEncoder:
         context: Context,
         arguments: Mapping[str, object],
     ) -> list[int] | None:
-        """What follows the ids of the context, or None as `_render_tail`."""
+        """The ids after those of the context, or None as `_render_tail`."""
         tail = self._render_tail(messages, context.num_messages, arguments)
         if tail is None:
             return None
@@ -510,9 +512,10 @@ class ChatEncoder:
         return token_ids[1:] if self._anchor else token_ids
 
     def _find_turns(self) -> str:
-        """The text that the chat template writes before messages that are no replies, and behind
-        those of tools, as far as that can be told. Text before replies is left out, because there
-        the template may write more than the mark of a turn, such as the beginning of the reasoning.
+        """The text that the chat template writes before messages other than replies, and after
+        those of tools, as far as it can be found. Text before replies is left out, because the
+        template may write more there than the mark of a turn, such as the beginning of the
+        reasoning.
         """
         if not self._vocabulary.has_template:
             return ""
@@ -531,20 +534,20 @@ class ChatEncoder:
         return found
 
     def _find_anchor(self) -> str:
-        """A special token to encode a tail behind; "" if there is none.
+        """A special token with which a tail is encoded; "" if there is none.
 
-        A metaspace tokenizer adds a space at the beginning of a text, and a tail must not get one.
+        A metaspace tokenizer adds a space at the beginning of a text, which a tail must not get.
         """
         for token_id, token in self._vocabulary.special.items():
             token_ids = self._tokenizer.encode(token + "\n", add_special_tokens=False)
-            # A token that swallows the white space behind it will not do.
+            # A token that swallows the white space after it is unsuitable.
             if len(token_ids) > 1 and token_ids[0] == token_id:
                 return token
         return ""
 
 
 def _said(message: ChatMessage, form: Form) -> ChatMessage:
-    """A message that has its calls in its content."""
+    """Move a message's calls into its content."""
     if not message.tool_calls:
         return message
     said = f"{message.content}{form.write(message.tool_calls)}"

@@ -1,4 +1,4 @@
-"""Encodings: threads that wait for the processes that encode, so that no other thread does."""
+"""Encodings: threads that wait for the encoding processes, so that no other thread does."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from engine.text.turns import Turns
 
 log = logging.getLogger(__name__)
 
-# What each prompt costs beside its length, in bytes of text. About so much text can be encoded in
-# the time that it takes to send a prompt.
+# Fixed cost of each prompt, in bytes of text. About this much text is encoded in the time that it
+# takes to send a prompt.
 _FIXED_COST = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """A prompt that is to be encoded, or a reply that is to be read.
+    """A prompt to encode, or a reply to read.
 
     Attributes:
-        encode: makes the token ids, or what else is wanted; it blocks, and may raise anything.
-        done: called once with what `encode` returned or raised, on a thread of `Encodings`.
-        is_wanted: whether anybody still wants it. If not, `encode` is not called.
+        encode: returns the token ids or another result; it blocks, and may raise anything.
+        done: called once with the result or error of `encode`, on a thread of `Encodings`.
+        is_wanted: whether the result is still wanted. If not, `encode` is not called.
     """
 
     encode: Callable[[], Any]
@@ -34,7 +34,7 @@ class Encoding:
 
 
 class Encodings:
-    """Has prompts encoded, in as many threads as there may be processes that encode.
+    """Encodes prompts, in as many threads as there may be encoding processes.
 
     Users take turns (`Turns`).
     """
@@ -53,7 +53,7 @@ class Encodings:
             self._changed.notify()
 
     def close(self) -> None:
-        """Begin no other prompt. Those that have begun end with their model; nobody waits."""
+        """Start no other prompt. Those in progress end with their model, without waiting."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -71,7 +71,7 @@ class Encodings:
                 self._changed.notify()
 
     def _next(self) -> tuple[str, Encoding] | None:
-        """Wait for a prompt whose turn it is, and take it; None after `close`."""
+        """Wait for the next prompt, and take it; None after `close`."""
         with self._changed:
             while not self._is_closed:
                 if (turn := self._turns.take()) is not None:

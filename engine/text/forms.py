@@ -1,4 +1,4 @@
-"""Forms: how the calls of tools stand in a reply, found in a reply with calls that is at hand."""
+"""Forms: formats of tool calls, found by rendering a reply with known calls."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"keyone": "valueone", "keytwo": 4815162},
     {"keythree": "valuetwo"},
 )
-# Tags in the templates of models, and other signs; what stands between two of them is one word.
+# Tags in the templates of models, and other marks; text between two of them is one word.
 _ATOM = re.compile(r"<[^<>]+>|\[/?[A-Z][A-Z_]*\]|```\w*|\s+|\w+|.", re.DOTALL)
 _TAG = re.compile(r"<[^<>\s]|\[/?[A-Z][A-Z_]+\]")
 _NAME = re.compile(r"[\w./-]+")
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r":\d+")
-# A header between a call's name and its arguments, a key between two tags, have less characters.
+# A header between a call's name and its arguments, or a key between two tags, has fewer characters.
 _LONGEST = 256
 _DEEPEST = 64
 _MOST_ENDS = 6
-_DECODER = json.JSONDecoder(strict=False)  # Models write line breaks as they are.
+_DECODER = json.JSONDecoder(strict=False)  # Models write line breaks unescaped.
 _ARGUMENTS = ("arguments", "parameters")
 _FENCE = re.compile(r"```[ \t]*\w*")
-# What may be missing behind the arguments of the last call, and what stands behind all calls.
+# Brackets that may be missing after the last call's arguments, and text that follows all calls.
 _MISSING = ("}", "]", "}]")
 _BEHIND = re.compile(r"\s*(?:$|<|```|\[/?[A-Z])")
 _PYTHON = re.compile(r"\[\s*[\w./-]+\s*\(")
@@ -43,71 +43,71 @@ _Texts = tuple[str, ...]
 
 
 class UnreadableCallError(ValueError):
-    """A text is no call of the form, though it begins as one."""
+    """A text is not a call of the form, though it begins as one."""
 
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """How calls are written.
+    """A format of calls.
 
     Attributes:
-        starts: texts with which a call may begin, the longest first; none if it begins with its
-            name or as JSON does.
-        ends: tags that may stand behind one, in their order.
+        starts: texts with which a call may begin, longest first; empty if it begins with its name
+            or as JSON.
+        ends: tags that may follow a call, in order.
     """
 
     starts: tuple[str, ...]
     ends: tuple[str, ...]
 
     def openings(self) -> tuple[str, ...]:
-        """The beginning of each start, up to its first white space."""
+        """Each start up to its first white space."""
         return tuple(dict.fromkeys(start.split()[0] for start in self.starts))
 
     def start(self, text: str, at: int) -> int | None:
-        """Where a call's own text begins, if one may begin at this place."""
+        """Where a call's own text begins, if a call may begin at this position."""
         for start in self.starts:
             if (end := _skip(text, at, start)) is not None:
                 return end
         return None
 
     def begins(self, text: str, at: int) -> bool:
-        """Whether a call's own text may begin at a place; it does not where tags are quoted."""
+        """Whether a call's own text may begin at a position; it does not if tags are quoted."""
         return _NAME.match(text, _bare(text, at)) is not None
 
     def behind(self, text: str, at: int) -> int:
-        """Where the tags end that close what ended at this place."""
+        """The end of the closing tags that follow this position."""
         for tag in self.ends:
             if (end := _skip(text, at, tag)) is not None:
                 at = end
         return at
 
     def write(self, calls: Sequence[ToolCall]) -> str:
-        """The calls as a reply has them, which only the forms of `known_form` can tell.
+        """Write calls as a reply has them, which only the forms of `known_form` can do.
 
         Raises:
-            NotImplementedError: it is another form.
+            NotImplementedError: the form cannot write calls.
         """
         raise NotImplementedError
 
     @abstractmethod
     def read(self, text: str, at: int, types: _Types) -> tuple[list[ToolCall], int]:
-        """The calls whose own text begins at a place, and where they end.
+        """Parse the calls whose own text begins at a position; returns them and their end.
 
         Args:
-            types: of the parameters of each function that was offered, by its name.
+            types: parameter types of each offered function, by name.
 
         Raises:
-            ValueError: it is no call.
+            ValueError: it is not a call.
         """
 
 
 @dataclass(frozen=True)
 class JsonForm(Form):
-    """A call is a JSON object with a name and arguments, alone or in a list of several.
+    """A call is a JSON object with a name and arguments, alone or in a list.
 
     Attributes:
-        name, arguments, id: the keys of those; the name is "" where it is the key of the arguments.
-        is_list: whether several are written as a list.
+        name, arguments, id: their keys; "" for the name if it is itself the key of the arguments.
+        is_list: whether several calls are written as a list.
     """
 
     name: str
@@ -150,13 +150,13 @@ class JsonForm(Form):
 
 @dataclass(frozen=True)
 class HeaderForm(Form):
-    """A call is a header with its name, and its arguments as JSON.
+    """A call is a header with its name, then its arguments as JSON.
 
     Attributes:
-        header: what the header ends with.
-        id: what stands before the call's id in the header; "" if that is not in it.
-        numbered: what stands before the name in an id that ends with a number behind the name, as
-            in `functions.name:0`; None if the header has no such id.
+        header: the end of the header.
+        id: the text before the call's id in the header; "" if it has no id.
+        numbered: the text before the name in an id like `functions.name:0`, which ends with a
+            number; None if the header has no such id.
     """
 
     header: str
@@ -183,13 +183,13 @@ class HeaderForm(Form):
 
 @dataclass(frozen=True)
 class TagForm(Form):
-    """A call is its name, and then each argument by itself, its key and its value between tags.
+    """A call is its name, then each argument separately, with key and value between tags.
 
     Attributes:
-        named: what stands behind the name.
-        key: what stands before the key of each argument.
-        text, other: what stands behind the key, before a value that is text, or before any other.
-        value: what stands behind the value.
+        named: the text after the name.
+        key: the text before the key of each argument.
+        text, other: the text after the key, before a text value, or before any other.
+        value: the text after the value.
     """
 
     named: str
@@ -218,7 +218,7 @@ class TagForm(Form):
         return [made(name, given)], at
 
     def _argument(self, text: str, at: int) -> tuple[str, str | tuple[str], int]:
-        """An argument, its value in a tuple if it is known to be none of text."""
+        """Parse an argument; its value is in a tuple if it is known not to be text."""
         places = [
             (place, tag, is_text)
             for tag, is_text in ((self.text, True), (self.other, False))
@@ -236,8 +236,8 @@ class TagForm(Form):
         return key, value if is_text or self.text == self.other else (value,), at
 
     def _end(self, text: str, at: int) -> int:
-        """Where the value ends that begins at a place: at its tag, with another argument behind it,
-        or the end of the call. What a value quotes has something else behind it.
+        """The end of the value that begins at a position: at its tag, if another argument or the
+        end of the call follows. A tag quoted in a value is followed by something else.
         """
         tag = self.value.strip()
         end = text.find(tag, at)
@@ -249,14 +249,14 @@ class TagForm(Form):
         raise UnreadableCallError("the value of an argument has no end")
 
     def _ends(self, text: str, at: int) -> bool:
-        """Whether a call ends at a place. Behind a turn that has ended it was cut off."""
+        """Whether a call's closing tag is here. One before which the turn ends was cut off."""
         closing = [tag for tag in self.ends if tag.startswith(("</", "[/"))] or self.ends[:1]
         return not closing or any(_skip(text, at, tag) is not None for tag in closing)
 
 
 @dataclass(frozen=True)
 class PythonForm(Form):
-    """Calls are those of a list as Python has it."""
+    """Calls are a list in Python syntax."""
 
     def write(self, calls: Sequence[ToolCall]) -> str:
         texts = []
@@ -307,7 +307,7 @@ class PythonForm(Form):
 
 
 class _JsonWords(ast.NodeTransformer):
-    """Makes JSON's words Python's, which models mix."""
+    """Replaces JSON's words by Python's, because models mix them."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_WORDS[node.id]) if node.id in _WORDS else node
@@ -315,10 +315,10 @@ class _JsonWords(ast.NodeTransformer):
 
 @dataclass(frozen=True)
 class ObjectForm(Form):
-    """A call is its name, and an object without marks around keys.
+    """A call is its name, then an object without quotes around keys.
 
     Attributes:
-        quote: what stands around a text.
+        quote: the quote around a text.
     """
 
     quote: str
@@ -381,11 +381,11 @@ class ObjectForm(Form):
 
 @dataclass(frozen=True)
 class _Probe:
-    """A text with the calls of `NAMES`, or the first of them alone.
+    """A text with the calls of `NAMES`, or only the first.
 
     Attributes:
         first: where the name of the first call begins.
-        frame, ids: as `form_of` takes them.
+        frame, ids: see `form_of`.
     """
 
     text: str
@@ -400,13 +400,13 @@ class _Probe:
     def tags(
         self, head: str, end: int, second: str = NAMES[1], closed: str = ""
     ) -> tuple[_Texts, _Texts]:
-        """The starts and the ends of calls.
+        """Find the starts and the ends of calls.
 
         Args:
-            head: what stands before the first call's own text.
-            end: where that ends.
-            second: what the second call's own text begins with.
-            closed: what stands behind the last value of a call.
+            head: the text before the first call's own text.
+            end: the end of that call's own text.
+            second: the beginning of the second call's own text.
+            closed: the text after the last value of a call.
         """
         value = str(ARGUMENTS[1]["keythree"])
         last_value = self.text.find(value, end)
@@ -415,7 +415,7 @@ class _Probe:
         if again >= 0:
             between = self.text[end:again]
             last = self.text[last_value + len(value) :].removeprefix(closed)
-            # What closes the arguments of a call is no tag.
+            # Closing brackets of a call's arguments are not tags.
             last = last[
                 next((m.start() for m in re.finditer(r"[^\s\\\"'}\])]", last)), len(last)) :
             ]
@@ -424,13 +424,13 @@ class _Probe:
 
 
 def form_of(text: str, frame: str, ids: Sequence[str] = ()) -> Form | None:
-    """The form of the calls in a text; None if they are not found in it.
+    """Find the form of the calls in a text; None if they are not found.
 
     Args:
-        text: from the beginning of a turn that calls `NAMES`, or the first of them, with
-            `ARGUMENTS`, to its end or beyond.
-        frame: what stands before a reply that calls nothing.
-        ids: of the calls.
+        text: a turn that calls `NAMES`, or the first of them, with `ARGUMENTS`, to its end or
+            beyond.
+        frame: the text before a reply without calls.
+        ids: ids of the calls.
     """
     text = text[len("".join(_common(frame, text))) :]
     value = text.find(str(ARGUMENTS[0]["keyone"]))
@@ -444,8 +444,8 @@ def form_of(text: str, frame: str, ids: Sequence[str] = ()) -> Form | None:
     return None
 
 
-# How models write calls whose templates write none, by a text that the template or the vocabulary
-# has. The first that is found is taken.
+# How models write calls if their templates write none, by a text in the template or the vocabulary.
+# The first match counts.
 _KNOWN = (
     ("<|tool_call_start|>", PythonForm(("<|tool_call_start|>",), ("<|tool_call_end|>",))),  # LFM2
     (
@@ -454,17 +454,17 @@ _KNOWN = (
     ),
     ("[TOOL_CALLS]", JsonForm(("[TOOL_CALLS]",), (), "name", "arguments", "id", True)),  # Mistral
     (
-        "<tool_call>",  # what Hermes was taught, and many others
+        "<tool_call>",  # taught to Hermes, and many others
         JsonForm(("<tool_call>",), ("</tool_call>",), "name", "arguments", "id"),
     ),
 )
 
 
 def known_form(source: str) -> Form | None:
-    """The form that is known for a template in which none is found.
+    """The known form for a template in which none is found.
 
     Args:
-        source: of the template, and the added tokens.
+        source: the template's source, and the added tokens.
     """
     return next((form for mark, form in _KNOWN if mark in source), None)
 
@@ -486,7 +486,7 @@ def _json_form(probe: _Probe) -> JsonForm | None:
 
 
 def _keys(value: object, ids: Sequence[str]) -> tuple[str, str, str] | None:
-    """The keys of the name, the arguments and the id in a value with a call; None if none is."""
+    """The keys of name, arguments and id in a value with a call; None if there is no call."""
     if isinstance(value, list):
         return next((keys for one in value if (keys := _keys(one, ids)) is not None), None)
     if not isinstance(value, dict):
@@ -590,14 +590,14 @@ def _tag_form(probe: _Probe) -> TagForm | None:
 
 
 def _starts(head: str, between: str, last: str, frame: str) -> _Texts:
-    """Texts with which a call may begin, the longest first.
+    """Texts with which a call may begin, longest first.
 
-    Models leave out the first of several tags, so that each that begins no reply without calls is
-    one of them, with what follows it.
+    Models omit the first of several tags, so each tag that does not begin a reply without calls
+    counts, with the text after it.
 
     Args:
-        head, between, last: what stands before the first call, between it and the second one, and
-            behind the last one.
+        head, between, last: the text before the first call, between it and the second one, and
+            after the last one.
     """
     closing = {atom for atom in _ATOM.findall(last) if _TAG.match(atom) or atom.startswith("```")}
     again = _ATOM.findall(between)
@@ -611,7 +611,7 @@ def _starts(head: str, between: str, last: str, frame: str) -> _Texts:
         text = text.strip()
         atoms, at = _ATOM.findall(text), 0
         for number, atom in enumerate(atoms):
-            # `<` begins a tag that has the name in it, as in `<function=name>`.
+            # `<` begins a tag that contains the name, as in `<function=name>`.
             is_tag = _TAG.match(atom) or (atom == "<" and number + 1 < len(atoms))
             if not at or (is_tag and atom not in shown):
                 found.append(text[at:])
@@ -621,7 +621,7 @@ def _starts(head: str, between: str, last: str, frame: str) -> _Texts:
 
 
 def _ends(last: str, starts: _Texts) -> _Texts:
-    """The tags that stand behind the last call, up to where another one begins."""
+    """The tags after the last call, up to the start of another one."""
     found: list[str] = []
     for atom in _ATOM.findall(last):
         if atom.isspace():
@@ -634,7 +634,7 @@ def _ends(last: str, starts: _Texts) -> _Texts:
 
 
 def _common(one: str, other: str) -> Iterator[str]:
-    """The atoms with which two texts begin."""
+    """The atoms that begin both texts."""
     for a, b in zip(_ATOM.findall(one), _ATOM.findall(other), strict=False):
         if a != b:
             return
@@ -642,7 +642,7 @@ def _common(one: str, other: str) -> Iterator[str]:
 
 
 def _common_end(one: str, other: str) -> list[str]:
-    """The atoms with which two texts end."""
+    """The atoms that end both texts."""
     pairs = zip(reversed(_ATOM.findall(one)), reversed(_ATOM.findall(other)), strict=False)
     found: list[str] = []
     for a, b in pairs:
@@ -653,15 +653,15 @@ def _common_end(one: str, other: str) -> list[str]:
 
 
 def _bare(text: str, at: int) -> int:
-    """Where the white space ends that begins at a place."""
+    """The end of the white space at a position."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at
 
 
 def _skip(text: str, at: int, literal: str) -> int | None:
-    """Where a literal ends that stands at a place; None if it does not. White space is no part of
-    either: models write it as they like.
+    """The end of a literal at a position; None if it is not there. White space is ignored, because
+    models write it as they like.
     """
     for char in literal:
         if char.isspace():
@@ -674,10 +674,10 @@ def _skip(text: str, at: int, literal: str) -> int | None:
 
 
 def decode(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that begins at a place, and where it ends.
+    """Decode the JSON value at a position; returns it and its end.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no value.
     """
     try:
         return _DECODER.raw_decode(text, _bare(text, at))
@@ -686,13 +686,13 @@ def decode(text: str, at: int) -> tuple[Any, int]:
 
 
 def _decode_calls(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value with calls that begins at a place, and where it ends.
+    """Decode the JSON value with calls at a position; returns it and its end.
 
-    Small models miscount the brackets that close a call: those behind its arguments may be missing,
-    where nothing but the end of calls follows, and there may be more of them.
+    Small models miscount the brackets that close a call: those after its arguments may be missing,
+    if only the end of calls follows, and there may be too many.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no value.
     """
     start = _bare(text, at)
     try:
@@ -720,8 +720,8 @@ def _decode_unclosed(text: str, error: json.JSONDecodeError) -> Any:
 
 
 def _brackets(text: str, at: int) -> tuple[str, int]:
-    """The text from a place to the end of the brackets that are opened behind it, as Python has
-    brackets, and where that is. Line breaks within texts are escaped, as they would have to be.
+    """The text from a position to the end of the Python brackets that open after it, and that end.
+    Line breaks within strings are escaped, as Python requires.
     """
     depth, quote = 0, ""
     start, breaks = at, list[int]()
@@ -750,11 +750,11 @@ def _brackets(text: str, at: int) -> tuple[str, int]:
 
 
 def _typed(value: str | tuple[str], stated: object) -> object:
-    """The value of an argument that is written as text.
+    """Convert an argument that is written as text.
 
     Args:
-        value: in a tuple if it is known to be none of text.
-        stated: the types that the function's schema allows; None if that says nothing.
+        value: in a tuple if it is known not to be text.
+        stated: the types that the function's schema allows; None if it states none.
     """
     is_other = isinstance(value, tuple)
     text = value[0] if isinstance(value, tuple) else value
@@ -764,24 +764,24 @@ def _typed(value: str | tuple[str], stated: object) -> object:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return _python_value(text, stated)
-    # A quoted text is one that its model wrote as JSON, unless it was to write text.
+    # A quoted text was written as JSON by the model, unless it should be plain text.
     return text if isinstance(found, str) and stated is None and not is_other else found
 
 
 def begins_call(content: str, names: Sequence[str]) -> bool | None:
-    """Whether what a reply says begins with a call of an offered function that has no tags.
+    """Whether a reply's content begins with a call of an offered function without tags.
 
     Args:
-        content: as far as it has come.
-        names: of the functions.
+        content: the content so far.
+        names: names of the functions.
 
     Returns:
-        None as long as that is open.
+        None while that is undecided.
     """
     begun = content.lstrip()
     fence = _FENCE.match(begun)
     if "```".startswith(begun) or (fence is not None and fence.end() == len(begun)):
-        return None if names else False  # A fence, or its label, may go on.
+        return None if names else False  # A fence, or its label, may continue.
     begun = "".join(begun[fence.end() if fence is not None else 0 :].split())
     found: bool | None = False
     for name in names:
@@ -795,11 +795,11 @@ def begins_call(content: str, names: Sequence[str]) -> bool | None:
 
 
 def read_bare(content: str, names: Sequence[str]) -> tuple[list[ToolCall], str] | None:
-    """The calls with which a reply begins that have no tags, and what it says behind them; None if
-    it begins with none.
+    """The calls without tags at the beginning of a reply, and the text after them; None if there
+    are none.
 
     Args:
-        names: of the functions that were offered; what calls another one is text.
+        names: names of the offered functions; a call of another one is text.
     """
     if not begins_call(content, names):
         return None
@@ -841,7 +841,7 @@ def _bare_calls(content: str, at: int) -> tuple[list[ToolCall], int]:
 
 
 def _python_value(text: str, stated: object) -> object:
-    """A value as Python has it, which some templates write; a text otherwise."""
+    """Parse a Python value, which some templates write; otherwise a text."""
     if text.strip() in _WORDS:
         return _WORDS[text.strip()]
     if not isinstance(stated, frozenset) or stated.isdisjoint(("object", "array")):
@@ -854,10 +854,10 @@ def _python_value(text: str, stated: object) -> object:
 
 
 def types_of(tools: Sequence[Mapping[str, object]]) -> dict[str, dict[str, object]]:
-    """The types that the parameters of each function may have, by its name.
+    """The allowed types of each function's parameters, by its name.
 
     Args:
-        tools: in the form that OpenAI's interface has them.
+        tools: in the form of OpenAI's API.
     """
     found: dict[str, dict[str, object]] = {}
     for tool in tools:
@@ -878,13 +878,13 @@ def types_of(tools: Sequence[Mapping[str, object]]) -> dict[str, dict[str, objec
 
 
 def made(name: object, arguments: object, call_id: object = None) -> ToolCall:
-    """A call of a function.
+    """Make a function call.
 
     Args:
-        arguments: a map, also as JSON; None is an empty one.
+        arguments: a map, or JSON of one; None is an empty map.
 
     Raises:
-        ValueError: it is no name, or these are no arguments.
+        ValueError: the name or the arguments are invalid.
     """
     if not isinstance(name, str) or not name:
         raise ValueError("a tool call has no name")
@@ -898,6 +898,6 @@ def made(name: object, arguments: object, call_id: object = None) -> ToolCall:
         json.dumps(given, ensure_ascii=False, allow_nan=False),
         call_id if isinstance(call_id, str) and call_id else None,
     )
-    # JSON can spell half a surrogate pair, which is no text and cannot be sent.
+    # JSON can spell half a surrogate pair, which is not text and cannot be sent.
     f"{call.name}{call.arguments}{call.id}".encode()
     return call

@@ -1,4 +1,4 @@
-"""Grammars: the structures that a model has been asked for, compiled once each."""
+"""Grammars: the requested structures of a model, compiled once each."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from engine.structure.words import Words
 
 log = logging.getLogger(__name__)
 
-# Most have some 100 KB each, and the largest that are allowed some 50 MB.
+# Most take some 100 KB each, and the largest allowed ones some 50 MB.
 MAX_GRAMMARS = 64
 
 
 class Trial(Protocol):
-    """Compiles elsewhere, as `EncoderPool` does; its methods block."""
+    """Compiles in another process, as `EncoderPool` does; its methods block."""
 
     def words(self) -> list[bytes]: ...
 
@@ -32,20 +32,20 @@ class Trial(Protocol):
 
 
 class Grammars:
-    """The grammars of one model, those that were used last kept. Any thread may call it.
+    """A cache of one model's most recently used grammars. Any thread may call it.
 
-    A source comes from a stranger, and may take the compiler more time or memory than there is, or
-    end its process. So it is compiled in a process of its own first, which bounds both, and in this
-    one once that has come to an end.
+    A source comes from a stranger, and may need more time or memory than there is, or crash the
+    compiler's process. So it is first compiled in a separate process, which bounds both, and then
+    in this one if that succeeds.
 
     Args:
-        trial: of the same model.
-        special: ids that no text becomes.
+        trial: a compiler of the same model, in another process.
+        special: ids that text never encodes to.
         ends: ids that end an output.
-        size: how many logits the model has.
+        size: number of the model's logits.
 
     Attributes:
-        ends: as given.
+        ends: as passed.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Grammars:
     def prepare(self) -> None:
         """Make the compiler ready for the first structure; blocks.
 
-        That takes 0.2 to 1.4 s and holds the interpreter's lock for some 0.3 s where a vocabulary
-        has 150,000 words, which is better spent as soon as a model is loaded than while it serves
-        many. A loading that waited for it would take up to a third longer. It is tried no more if
-        the model is closed meanwhile.
+        That takes 0.2 to 1.4 s and holds the interpreter's lock for some 0.3 s with a vocabulary of
+        150,000 words, which is better spent right after loading than while the model serves many.
+        If loading waited for it, loading would take up to a third longer. It is not tried if the
+        model is closed meanwhile.
         """
         try:
             if self._has_end:
                 self._compiler_here()
         except UnavailableError:
             pass  # The model was closed, or could not be loaded.
-        except BaseException as error:  # a panic is no Exception
-            # It is tried again for each structure, and the error is told then.
+        except BaseException as error:  # a panic is not an Exception
+            # Each structure tries again, and then reports the error.
             log.warning("structures of replies cannot be compiled: %s", cause_of(error))
 
     def grammar(self, structure: Structure, lead: Lead) -> Grammar:
-        """The grammar of replies that have a structure behind a lead; blocks.
+        """The grammar of replies with a structure after a lead; blocks.
 
         Raises:
             InvalidRequestError: it cannot be compiled, within bounds or at all.
-            EngineError: the process that compiles ended, or none can be started.
+            EngineError: the compiling process ended, or none can be started.
         """
         key = structure, lead
         with self._lock:

@@ -1,4 +1,4 @@
-"""ContentGuard: keeps what messages say from becoming tokens that only a template may write."""
+"""ContentGuard: prevents message text from becoming tokens that only a template may write."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from engine.text.vocabulary import Tokenizer, Vocabulary
 
 TokenIds = TypeVar("TokenIds", bound=list[int] | None)
 
-# WORD JOINER is invisible and no white space, so that no template trims it. The blank is for
-# tokenizers whose normalizer drops what is invisible.
+# WORD JOINER is invisible but not white space, so that no template trims it. The blank is for
+# tokenizers whose normalizer drops invisible characters.
 _BREAKERS = ("\u2060", " ")
 _HARMLESS = "x"
-_UNKNOWN = "\U00013000"  # a hieroglyph: tokenizers have no token for it, except for its bytes
+_UNKNOWN = "\U00013000"  # a hieroglyph, which tokenizers can only encode as bytes
 # An added token can mark a turn if punctuation encloses a word in it, as in `<|im_start|>`. Some
 # tokenizers also add words, digits and runs of blanks, which mark nothing.
 _PLAIN = re.compile(r"[\w.:-]+")
@@ -29,22 +29,21 @@ _MARKER = re.compile(r"[^\w\s].*\w.*[^\w\s]", re.DOTALL)
 
 
 class ContentGuard:
-    """Encodes chats in which no message can end its turn, or begin one of another role.
+    """Encodes chats such that no message can end its turn, or begin one of another role.
 
-    Wherever a text spells a special token, a tokenizer makes that token of it. So a question with
-    `<|im_end|>` in it could go on as a message of the system.
+    A tokenizer encodes text that spells a special token as that token. So a question that contains
+    `<|im_end|>` could continue as a system message.
 
-    The guard knows the special tokens that are not blank, and those added tokens that the tokenizer
-    does not call special though the template marks turns with them (`<|im_start|>` in many tuned
-    models, `</tool_response>`). It lets other added tokens pass (`<think>`, `<tool_call>`), because
-    templates look for them in replies. It cannot guard what a template marks turns with if that is
-    no token (`[INST]` of Llama 2, `user:` where there is no template), because any text can imitate
-    it.
+    The guard covers non-blank special tokens, and added tokens that the tokenizer does not call
+    special although the template marks turns with them (`<|im_start|>` in many tuned models,
+    `</tool_response>`). It lets other added tokens pass (`<think>`, `<tool_call>`), because
+    templates look for them in replies. It cannot guard turn marks that are not tokens (`[INST]` of
+    Llama 2, `user:` without a template), because any text can imitate them.
 
     Args:
-        vocabulary: of the same tokenizer.
-        turns: the text that the template writes before messages that are no replies, and behind
-            those of tools.
+        vocabulary: vocabulary of the same tokenizer.
+        turns: the text that the template writes before messages other than replies, and after those
+            of tools.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, turns: str) -> None:
@@ -76,22 +75,22 @@ class ContentGuard:
         messages: Sequence[ChatMessage],
         encode: Callable[[Sequence[ChatMessage]], TokenIds],
     ) -> TokenIds:
-        """Encode a chat with no more guarded tokens than the same chat of harmless words has.
+        """Encode a chat with no more guarded tokens than the same chat with harmless words.
 
         Text that spells a guarded token gets an invisible character after its first character; a
-        token of one character is replaced by the invisible one. All other text is encoded as it is.
-        If the template or a normalizer puts a guarded token together from text that did not spell
-        it, the whole chat is encoded with every character set apart.
+        token of one character is replaced by the invisible one. All other text is encoded
+        unchanged. If the template or a normalizer assembles a guarded token from text that did not
+        spell it, the whole chat is encoded with its characters separated.
 
         Args:
             encode: renders a chat and returns its token ids, or None if it cannot. All of the
-                messages but their roles is changed.
+                messages except their roles may change.
 
         Returns:
-            what `encode` returns.
+            the result of `encode`.
 
         Raises:
-            InvalidRequestError: as `encode`; or a guarded token is put together even then.
+            InvalidRequestError: as `encode`; or a guarded token is assembled even then.
         """
         token_ids = encode(_changed(messages, self.harmless))
         if token_ids is None:
@@ -113,7 +112,7 @@ class ContentGuard:
         messages: Sequence[ChatMessage],
         encode: Callable[[Sequence[ChatMessage]], TokenIds],
     ) -> Counter[int]:
-        """The guarded tokens of the same chat of harmless words.
+        """Count the guarded tokens of the same chat with harmless words.
 
         A template may refuse words where it looks for something else, which says nothing of the
         chat. Then those words stay that can be no part of a token, or the characters are set apart
@@ -128,8 +127,8 @@ class ContentGuard:
         return _WORD.sub(lambda word: self._blank_name(word[0]), text)
 
     def _blank_name(self, name: str) -> str:
-        """A name or an id as it is, because templates look for it and check it; or other letters in
-        its form, if a special token could be put together with it.
+        """Keep a name or an id, because templates look it up and check it, unless a special token
+        could be assembled with it: then replace its letters.
         """
         return _LETTER.sub(_HARMLESS, self.harmless(name)) if self._may_be_part(name) else name
 
@@ -137,23 +136,23 @@ class ContentGuard:
         return self._spread(name) if self._may_be_part(name) else name
 
     def _may_be_part(self, name: str) -> bool:
-        """Whether a guarded token may stand in a name, or a part of one at its edge. Most tokens
-        begin and end with what stands in no plain name.
+        """Whether a guarded token, or a part of one at its edge, may be in a name. Most tokens
+        begin and end with characters that are not in plain names.
         """
         if _PLAIN.fullmatch(name) is None:
             return True
         return any(name in text for text in self._texts) or not self._edges.isdisjoint(name)
 
     def harmless(self, text: str) -> str:
-        """A text that spells no guarded token."""
+        """Make a text spell no guarded token."""
         return self._break(text, self._breaker)
 
     def _count(self, token_ids: list[int] | None) -> Counter[int]:
         return Counter(token_id for token_id in token_ids or () if token_id in self._ids)
 
     def _break(self, content: str, breaker: str) -> str:
-        """A text with a breaker in each guarded token. Gemma has 6,249 of these, so they are not
-        looked for one after the other.
+        """Insert a breaker into each guarded token of a text. Gemma has 6,249 of these, so they are
+        not searched one by one.
         """
 
         def break_one(found: re.Match[str]) -> str:
@@ -182,7 +181,7 @@ def _changed(
 
 
 def _blank(content: str) -> str:
-    """A harmless word instead of the content. Templates may treat blank content otherwise, so it
-    stays as it is.
+    """Replace content by a harmless word. Templates may treat blank content differently, so that is
+    unchanged.
     """
     return _HARMLESS if content.strip() else content

@@ -1,4 +1,4 @@
-"""Jobs: what an encoder's process is asked to do, what it may take for that, and its answer."""
+"""Jobs: requests to an encoder's process, their limits, and the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.text.openings import Openings
 
 MIB = 1 << 20
 # On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
-# five times that if each of its characters has to be set apart (`ContentGuard`). A short prompt
+# five times that if each of its characters has to be separated (`ContentGuard`). A short prompt
 # takes a millisecond, so one that does not end in `JOB_SECONDS` never will.
 JOB_SECONDS = 10.0
 _SECONDS_PER_BYTE = 20e-6
@@ -34,13 +34,13 @@ _BYTES_PER_TOKEN = 4
 
 
 class Job(ABC):
-    """What is asked of a process.
+    """A request to a process.
 
     Attributes:
-        name, failure: what is done, and that it cannot be, for errors.
-        doer: what does it, mostly of the model's own.
-        param: the field of a request that it is about.
-        stack: bytes of address space that a thread of its own has for its stack.
+        name, failure: the work, and its failure, as text for errors.
+        doer: the code that does it, mostly the model's own, as text for errors.
+        param: the request's field that it concerns.
+        stack: bytes of address space for the stack of its own thread.
     """
 
     __slots__ = ()
@@ -53,30 +53,30 @@ class Job(ABC):
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """About how much text it is."""
+        """Approximate size of the text."""
 
     @property
     def seconds(self) -> float:
-        """Time beyond `JOB_SECONDS` that the length of the text allows."""
+        """Time beyond `JOB_SECONDS` for the length of the text."""
         return _SECONDS_PER_BYTE * self.num_bytes
 
     @property
     def memory(self) -> int:
-        """Bytes that it may need beside those that the process has already."""
+        """Bytes that it may need beyond those that the process already has."""
         return _JOB_MEMORY + _MEMORY_PER_BYTE * self.num_bytes
 
     def late(self, seconds: float) -> InvalidRequestError:
-        """The error if it took all of its time, `seconds`."""
+        """The error if it used up its time, `seconds`."""
         text = f"{self.failure}: {self.doer} did not come to an end within {seconds:.3g} s"
         return InvalidRequestError(text, self.param)
 
     def greedy(self) -> InvalidRequestError:
-        """The error if it took all of its memory."""
+        """The error if it used up its memory."""
         text = f"{self.name} needs more than {self.memory // MIB} MiB of memory in {self.doer}"
         return InvalidRequestError(text, self.param)
 
     def fatal(self, words: str) -> InvalidRequestError:
-        """The error if it brought its process down, which told `words`."""
+        """The error if it crashed its process, whose last words are `words`."""
         text = f"{self.failure}: {self.doer} broke down over it: {words}"
         return InvalidRequestError(text, self.param)
 
@@ -86,11 +86,11 @@ class PromptJob(Job):
     """A prompt to encode.
 
     Attributes:
-        messages: the chat, or the beginning that chats share.
-        context: as `ChatEncoder.encode` takes it, but with only the last of its ids. It would take
-            milliseconds to send 32,000 of them there and back.
-        common: whether what is wanted is `ChatEncoder.common_prefix`, not a prompt.
-        arguments: of the chat template, by name.
+        messages: the chat, or the shared beginning of chats.
+        context: as for `ChatEncoder.encode`, but with only its last id, because sending 32,000 ids
+            there and back would take milliseconds.
+        common: whether to compute `ChatEncoder.common_prefix` instead of a prompt.
+        arguments: arguments of the chat template, by name.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -124,7 +124,7 @@ class ReplyJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class OpeningsJob(Job):
-    """How tool calls begin, wanted (`ChatEncoder.openings`)."""
+    """A request for the openings of tool calls (`ChatEncoder.openings`)."""
 
     name: ClassVar[str] = "finding out how tool calls begin"
     failure: ClassVar[str] = "how tool calls begin cannot be found out"
@@ -137,7 +137,7 @@ class OpeningsJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class EndsJob(Job):
-    """The tokens that end a reply by the chat template, wanted (`ChatEncoder.turn_ends`)."""
+    """A request for the tokens that end a reply by the chat template (`ChatEncoder.turn_ends`)."""
 
     name: ClassVar[str] = "finding out how replies end"
     failure: ClassVar[str] = "how replies end cannot be found out"
@@ -150,7 +150,7 @@ class EndsJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class TextJob(Job):
-    """A text to be encoded as `ChatEncoder.encode_text` does."""
+    """A text to encode by `ChatEncoder.encode_text`."""
 
     text: str
     is_whole: bool
@@ -165,7 +165,7 @@ class TextJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class BegunJob(Job):
-    """A reply that was cut off, to be encoded as `ChatEncoder.encode_begun` does."""
+    """A partial reply to encode by `ChatEncoder.encode_begun`."""
 
     reply: ChatMessage
     is_open: bool
@@ -180,7 +180,7 @@ class BegunJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class WordsJob(Job):
-    """The bytes that each token stands for, wanted by id."""
+    """A request for the bytes of each token, by id."""
 
     name: ClassVar[str] = "spelling the vocabulary"
     failure: ClassVar[str] = "the vocabulary cannot be spelled"
@@ -193,11 +193,11 @@ class WordsJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class StructureJob(Job):
-    """A structure to compile, to find out whether that comes to an end within bounds.
+    """A structure to compile, to find out whether that ends within bounds.
 
     Attributes:
         ends: token ids that end an output.
-        size: how many logits the model has.
+        size: number of the model's logits.
     """
 
     structure: Structure
@@ -212,16 +212,16 @@ class StructureJob(Job):
 
     @property
     def num_bytes(self) -> int:
-        return 0  # What compiling takes depends on what the source says, and not on its length.
+        return 0  # The cost of compiling depends on the source's content, not on its length.
 
 
 def text_bytes(text: str) -> int:
-    """Bytes of a text as UTF-8, whatever is in it."""
+    """Size of a text as UTF-8 in bytes, whatever it contains."""
     return len(text.encode(errors="surrogatepass"))
 
 
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
-    """Bytes of the text of messages as UTF-8. Content that is no text counts as 0."""
+    """Size of the messages' text as UTF-8 in bytes. Content that is not text counts as 0."""
     return sum(
         text_bytes(text)
         for message in messages
@@ -234,33 +234,33 @@ def num_bytes(messages: Sequence[ChatMessage]) -> int:
 
 
 def pack_ids(token_ids: Sequence[int], *, is_tail: bool = False) -> bytes:
-    """An answer with the token ids of a prompt; if `is_tail`, with those behind the context's."""
+    """Pack the token ids of a prompt; if `is_tail`, only those after the context's."""
     return (_TAIL if is_tail else _WHOLE) + array("I", token_ids).tobytes()
 
 
 def pack_refusal(error: EngineError) -> bytes:
-    """An answer that says why there is no other; `param` names the field at fault."""
+    """Pack an error as an answer; `param` names the field at fault."""
     return _REFUSAL + json.dumps([error.message, error.param]).encode()
 
 
 def pack_use(use: ToolUse | None) -> bytes:
-    """An answer with the tool calls of a reply."""
+    """Pack the tool calls of a reply."""
     return _CALLS + json.dumps(None if use is None else asdict(use)).encode()
 
 
 def pack_words(words: Sequence[bytes]) -> bytes:
-    """An answer with the bytes of each token."""
+    """Pack the bytes of each token."""
     lengths = array("I", map(len, words))
     return _WORDS + array("I", (len(words),)).tobytes() + lengths.tobytes() + b"".join(words)
 
 
 def pack_rules(rules: str) -> bytes:
-    """An answer with a grammar that was compiled."""
+    """Pack a compiled grammar."""
     return _RULES + rules.encode()
 
 
 def pack_openings(openings: Openings) -> bytes:
-    """An answer with how tool calls begin."""
+    """Pack the openings of tool calls."""
     return _OPENINGS + json.dumps(openings).encode()
 
 
@@ -269,14 +269,14 @@ def pack_unreadable(why: str) -> bytes:
 
 
 class UnreadableError(EngineError):
-    """A reply is none that the model's response template can read."""
+    """The model's response template cannot read the reply."""
 
 
 def read_use(answer: bytes) -> ToolUse | None:
-    """Take the tool calls of a reply from an answer.
+    """Unpack the tool calls of a reply.
 
     Raises:
-        UnreadableError: it has none, because the reply cannot be read.
+        UnreadableError: the reply cannot be read.
         InvalidRequestError: the answer is a refusal.
     """
     if answer[:1] == _UNREADABLE:
@@ -287,7 +287,7 @@ def read_use(answer: bytes) -> ToolUse | None:
 
 
 def read_words(answer: bytes) -> list[bytes]:
-    """Take the bytes of each token from an answer.
+    """Unpack the bytes of each token.
 
     Raises:
         InvalidRequestError: the answer is a refusal.
@@ -305,7 +305,7 @@ def read_words(answer: bytes) -> list[bytes]:
 
 
 def read_rules(answer: bytes) -> str:
-    """Take a grammar that was compiled from an answer.
+    """Unpack a compiled grammar.
 
     Raises:
         InvalidRequestError: the answer is a refusal.
@@ -315,7 +315,7 @@ def read_rules(answer: bytes) -> str:
 
 
 def read_openings(answer: bytes) -> Openings:
-    """Take how tool calls begin from an answer.
+    """Unpack the openings of tool calls.
 
     Raises:
         InvalidRequestError: the answer is a refusal.
@@ -332,7 +332,7 @@ def _check(answer: bytes) -> None:
 
 
 def read_answer(answer: bytes, context: Context | None) -> list[int]:
-    """Take the token ids of the prompt from an answer.
+    """Unpack the token ids of the prompt.
 
     Args:
         context: the context before it was cut to its last id.

@@ -1,4 +1,4 @@
-"""Messages: what a chat must be that a prompt is made of, and how a template is given it."""
+"""Messages: validates a chat, and converts it for a template."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from engine.text.thinking import FIELDS
 
 ROLES = ("system", "user", "assistant", "tool")
 ASKING = ("user", "tool")
-# What a reply ends with where there is no chat template, and the model would say what comes next.
+# Texts that end a reply without a chat template, where the model would write the next message.
 LINE_STOPS = tuple(f"\n{role}:" for role in ROLES)
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 _NAMED = re.compile(r"functions\.[\w.-]+:\d+")
 
 
 class Ids(Enum):
-    """Which ids of calls a template takes."""
+    """The call ids that a template accepts."""
 
     ANY = auto()
     NINE = auto()  # nine letters and digits, as Mistral's
@@ -34,12 +34,12 @@ class Ids(Enum):
 
 
 class CallShape(NamedTuple):
-    """How a template is given messages that call tools.
+    """The shape in which a template accepts messages that call tools.
 
     Attributes:
-        ids: that it takes.
-        in_text: whether the arguments are JSON as text.
-        writes: whether it writes them at all; where it does not, they are a part of the content.
+        ids: ids that it accepts.
+        in_text: whether the arguments are JSON text.
+        writes: whether it writes calls at all; if not, they become part of the content.
     """
 
     ids: Ids = Ids.ANY
@@ -52,8 +52,8 @@ def reply(content: str) -> ChatMessage:
 
 
 def in_template_form(message: ChatMessage, *, in_parts: bool, shape: CallShape) -> dict[str, Any]:
-    """A message as the template is given it: its text, its thinking under each of the names that it
-    has in templates, and its tool calls.
+    """Convert a message for the template: its text, its thinking under each of the names that
+    templates use, and its tool calls.
 
     Args:
         in_parts: whether the text is one part of a list.
@@ -75,14 +75,14 @@ def in_template_form(message: ChatMessage, *, in_parts: bool, shape: CallShape) 
 
 
 def in_lines(messages: Sequence[ChatMessage]) -> str:
-    """A chat as a text that a model without a chat template completes: a line `role: content` for
-    each message, and the beginning of the reply's.
+    """Render a chat as text for a model without a chat template to complete: a line `role: content`
+    for each message, and the beginning of the reply's.
     """
     return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
 
 
 def fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The chat with the text of its system messages at the head of the first user message."""
+    """Move the text of a chat's system messages to the start of its first user message."""
     head = "".join(f"{m.content}\n\n" for m in messages if m.role == "system")
     folded = []
     for message in messages:
@@ -98,11 +98,10 @@ def changed(
     change: Callable[[str], str],
     change_name: Callable[[str], str] | None = None,
 ) -> ChatMessage:
-    """A message with all of its texts changed that anybody may have written.
+    """Change all texts of a message that anybody may have written.
 
     Args:
-        change_name: of names and ids, which templates look up and check; as others where none is
-            stated.
+        change_name: for names and ids, which templates look up and check; defaults to `change`.
     """
     rename = change_name or change
     return replace(
@@ -116,9 +115,8 @@ def changed(
 
 
 def check(messages: Sequence[ChatMessage]) -> None:
-    """
-    Raises:
-        InvalidRequestError: they are no chat that can be answered.
+    """Raises:
+    InvalidRequestError: they are not a chat that can be answered.
     """
     if not messages:
         raise InvalidRequestError(
@@ -142,8 +140,8 @@ def check(messages: Sequence[ChatMessage]) -> None:
 
 
 def asking(messages: Sequence[ChatMessage]) -> int:
-    """The number of the message that is to be answered: the last that is not of the system, which
-    may add to what was asked; the last one if all are.
+    """The index of the message to answer: the last one that is not a system message, which may add
+    to a question; the last one if all are.
     """
     numbers = [number for number, message in enumerate(messages) if message.role != "system"]
     return numbers[-1] if numbers else len(messages) - 1
@@ -180,7 +178,7 @@ def _check_message(place: str, message: ChatMessage) -> None:
 
 
 def arguments_of(call: ToolCall) -> object:
-    """The arguments of a call as values; None if they are no JSON."""
+    """The arguments of a call as values; None if they are not JSON."""
     try:
         return json.loads(call.arguments)
     except (ValueError, RecursionError):
@@ -199,10 +197,10 @@ def _check_text(place: str, text: str) -> None:
 
 
 def with_ids(messages: Sequence[ChatMessage], ids: Ids) -> Sequence[ChatMessage]:
-    """The chat with ids of calls that its template takes, in the calls and in what came of them.
+    """Replace call ids by ids that the template accepts, in calls and results.
 
-    Clients send the ids that they got, from whatever server. Where an outcome does not say
-    which call it is of, it is of the first that has none yet.
+    Clients send the ids that they got from any server. A result without an id belongs to the first
+    call that has no result yet.
     """
     fitting: dict[str, str] = {}
     named, waiting, number = [], list[str](), 0
@@ -225,7 +223,7 @@ def with_ids(messages: Sequence[ChatMessage], ids: Ids) -> Sequence[ChatMessage]
 
 
 def _fitting(call: ToolCall, number: int, ids: Ids) -> str:
-    """The id of a call, or another one that is taken; the same for the same id."""
+    """The id of a call, or an accepted one in its place; the same for the same id."""
     own = call.id or ""
     if ids is Ids.NAMED:
         return own if _NAMED.fullmatch(own) else f"functions.{call.name}:{number}"

@@ -1,7 +1,7 @@
-"""Openings: the texts with which a tool call may begin, found in what a tokenizer states of calls.
+"""Openings: the texts that may begin a tool call, derived from a tokenizer's response template.
 
-An expression comes with the model. It is read here, and asked what it matches, which may take for
-ever; so all but `states_calls` is for the processes of `engine.text.pool`.
+An expression comes with the model. It is parsed here, and tested for what it matches, which may
+take for ever; so all but `states_calls` runs in the processes of `engine.text.pool`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 CALLS = "tool_calls"
-# An opening is recognized by so many of its first characters; and of more openings, each a pattern
-# that is followed character by character, none is looked for.
+# Number of first characters by which an opening is recognised, and the most openings to search for,
+# each of which is matched character by character.
 _LONGEST = 64
 _MOST = 32
-# What an expression is asked about beside the openings that were found in it: all of ASCII, letters
-# that are equal to some of it but for their case, and characters of 2, 3 and 4 bytes.
+# Characters that an expression is tested with beside its openings: all of ASCII, letters that equal
+# some of it except for case, and characters of 2, 3 and 4 bytes.
 _PROBES = f"{string.printable}\0\x7f\u017f\u0130\u212aé中😀"
 
 
 class _Start(NamedTuple):
-    """A text with which all that matches begins.
+    """A text with which every match begins.
 
     Attributes:
-        goes_on: whether what comes next in the expression stands right behind it.
+        goes_on: whether the next part of the expression follows it directly.
     """
 
     text: str
@@ -40,12 +40,12 @@ _ANYTHING = _Start("", False)
 
 
 class Openings(NamedTuple):
-    """How the tool calls of a model begin.
+    """How a model's tool calls begin.
 
     Attributes:
-        texts: one of which stands wherever a call begins, but for one with which a reply begins and
-            that has no tags; None if that is not certain.
-        flaw: why calls that have tags are not found; "" if they are.
+        texts: texts one of which begins every call, except a call without tags at the start of a
+            reply; None if that is not certain.
+        flaw: why calls with tags are not found; "" if they are.
     """
 
     texts: tuple[str, ...] | None
@@ -53,20 +53,20 @@ class Openings(NamedTuple):
 
 
 def states_calls(response_template: object) -> bool:
-    """Whether a response template of transformers says what tool calls look like."""
+    """Whether a response template of transformers states the format of tool calls."""
     return _field(response_template) is not None
 
 
 def openings(response_template: object) -> tuple[str, ...]:
-    """Texts one of which stands wherever a tool call begins, but for white space before it.
+    """Texts one of which begins every tool call, apart from white space before it.
 
-    Special tokens are in them by their names.
+    They contain special tokens by name.
 
     Args:
-        response_template: of transformers.
+        response_template: response template of transformers.
 
     Returns:
-        none where nothing is certain: a call may begin with any text, or begins unmarked.
+        empty if nothing is certain: a call may begin with any text, or begins unmarked.
     """
     field = _field(response_template)
     match (field or {}).get("open"), (field or {}).get("open_pattern"):
@@ -90,8 +90,8 @@ def _field(response_template: object) -> Mapping[str, Any] | None:
 
 
 def distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    """The texts without white space before them, and without those that begin with another one;
-    none if any is blank, or if there are too many.
+    """Remove leading white space, and texts that begin with another one; empty if any text is
+    blank, or if there are too many.
     """
     bare = sorted({text.lstrip()[:_LONGEST] for text in texts})
     if "" in bare or len(bare) > _MOST:
@@ -100,9 +100,9 @@ def distinct(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _texts(pattern: str) -> list[str]:
-    """Texts with which all that matches an expression begins; a blank one if that is not known.
+    """Texts with which every match of an expression begins; a blank one if that is unknown.
 
-    It is read as Python's own expressions are, and what Python does not know is not read.
+    It is parsed like Python's own expressions; syntax that Python does not know is not parsed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # A set within a set means something else to `regex`.
@@ -116,7 +116,7 @@ def _texts(pattern: str) -> list[str]:
 
 
 def _starts(tree: Any) -> list[_Start]:
-    """The starts of a sequence. White space before all else is left out."""
+    """The starts of a sequence, without leading white space."""
     found = [_NOTHING]
     for operation, value in tree:
         if not any(start.goes_on for start in found) or len(found) > _MOST:
@@ -136,7 +136,7 @@ def _joined(start: _Start, operation: Any, value: Any, nexts: list[_Start]) -> I
 
 
 def _starts_of(operation: Any, value: Any) -> list[_Start]:
-    """The starts of one thing in a sequence."""
+    """The starts of one item in a sequence."""
     if operation is sre.LITERAL:
         return [_Start(chr(value), True)]
     if operation is sre.IN and all(kind is sre.LITERAL for kind, _ in value):
@@ -155,7 +155,7 @@ def _starts_of(operation: Any, value: Any) -> list[_Start]:
             once = [_Start(start.text, False) for start in once]
         return once if least else [_NOTHING, *once]
     if operation is sre.ASSERT and value[0] > 0:
-        # What stands ahead is no part of the match, so nothing is known to follow it.
+        # A lookahead is not part of the match, so nothing is known to follow it.
         ahead = [_Start(start.text, False) for start in _starts(value[1])]
         return ahead if all(start.text for start in ahead) else [_NOTHING]
     if operation in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):
@@ -164,7 +164,7 @@ def _starts_of(operation: Any, value: Any) -> list[_Start]:
 
 
 def _is_blank(operation: Any, value: Any) -> bool:
-    """Whether a thing in a sequence matches white space only."""
+    """Whether an item in a sequence matches only white space."""
     if operation is sre.LITERAL:
         return chr(value).isspace()
     if operation is sre.CATEGORY:
@@ -177,11 +177,11 @@ def _is_blank(operation: Any, value: Any) -> bool:
 
 
 def _are_all(found: tuple[str, ...], pattern: str) -> bool:
-    """Whether nothing matches an expression but what begins with one of the texts, as far as one
-    character tells that goes on otherwise.
+    """Whether an expression only matches what begins with one of the texts, as far as one differing
+    character can show.
 
-    The expression is that of another library, `regex`, which may mean more by it: `{e<=1}` behind a
-    text lets it have a mistake.
+    The expression is for another library, `regex`, which may give it more meaning: `{e<=1}` after a
+    text allows a mistake in it.
     """
     import regex
 

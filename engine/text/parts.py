@@ -1,4 +1,4 @@
-"""Parts: tells the thinking of one reply from what it says, as its text comes."""
+"""Parts: splits a streamed reply into thinking and content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 
 class Part(Enum):
-    """What a stretch of a reply's text is. Markup tells the parts apart and is never shown."""
+    """A text's part of a reply. Markup separates the parts and is never shown."""
 
     THINKING = auto()
     CONTENT = auto()
@@ -18,23 +18,23 @@ class Part(Enum):
 class Parts(ABC):
     """Reads a reply token by token, and splits its text into thinking and content.
 
-    Two things wait for each other here. Which part a character belongs to is decided from the text
-    as it is detokenized (`take`), where a tag that is cut between tokens is held back. Which
-    characters are shown at all is decided by stop strings, which know nothing of parts; they come
-    later, or never (`split`). So stop strings match the same text as without parts.
+    Two inputs are needed. The part of a character is decided from the text as it is detokenized
+    (`take`), and a tag split between tokens is held back. Stop strings, which know nothing of
+    parts, decide later whether a character is shown at all (`split`). So stop strings match the
+    same text as without parts.
 
     Attributes:
-        num_thinking: how many tokens are thinking, its tags among them.
+        num_thinking: number of thinking tokens, including its tags.
     """
 
     def __init__(self) -> None:
         self.num_thinking = 0
-        # Stretches of the text that are decided and not given out, as (part, characters).
+        # Segments of the text that are decided but not output, as (part, characters).
         self._decided: deque[tuple[Part, int]] = deque()
-        self._certain = ""  # text that is certain to be shown and not given out
-        self._num_skipped = 0  # how much at its beginning never is
+        self._certain = ""  # text that is certain to be shown but not output
+        self._num_skipped = 0  # how much of its start is never output
         self._thinks = False  # whether the next token is thinking
-        self._is_settled = False  # whether all text behind the decided stretches is content
+        self._is_settled = False  # whether all text after the decided segments is content
 
     @property
     def thinks(self) -> bool:
@@ -43,11 +43,11 @@ class Parts(ABC):
 
     @property
     def num_undecided(self) -> int:
-        """How many characters that are certain to be shown are of a part that is not known yet."""
+        """Number of characters that are certain to be shown but not yet assigned to a part."""
         return len(self._certain)
 
     def take(self, token_id: int, text: str) -> None:
-        """Read the next token, and the text that is certain with it."""
+        """Read the next token, with its certain text."""
         if self._is_settled:
             return
         if self._thinks:
@@ -55,13 +55,13 @@ class Parts(ABC):
         self._read(token_id, text)
 
     def end(self, text: str) -> None:
-        """Read the rest of the text; whatever is undecided is decided."""
+        """Read the rest of the text, and decide all of it."""
         if not self._is_settled:
             self._read(None, text)
             self._close()
 
     def split(self, text: str) -> tuple[str, str]:
-        """Take in the next text that is certain to be shown.
+        """Add the next text that is certain to be shown.
 
         Returns:
             the thinking and the content that are now certain and decided.
@@ -89,11 +89,10 @@ class Parts(ABC):
         return "".join(found[Part.THINKING]), "".join(found[Part.CONTENT])
 
     def skip(self, text: str) -> str:
-        """Take in text that is no part of what is told, though the reply begins with it. No token
-        of it counts.
+        """Add the start of a reply that is not sent. None of its tokens count.
 
         Returns:
-            what of it is content for certain.
+            the part of it that is certainly content.
         """
         _, content = self.split(text)
         self._num_skipped, self.num_thinking = len(self._certain), 0
@@ -105,7 +104,7 @@ class Parts(ABC):
 
     @abstractmethod
     def _read(self, token_id: int | None, text: str) -> None:
-        """Decide what can be decided; the token is None for text that is of none."""
+        """Decide as much as possible; the token is None for text without one."""
 
     @abstractmethod
     def _close(self) -> None:
@@ -113,8 +112,8 @@ class Parts(ABC):
 
 
 class LineParts(Parts):
-    """The parts of a reply behind `assistant:` in a line of text: the white space at its beginning
-    is markup, and all else is content.
+    """The parts of a reply after `assistant:` in a line of text: leading white space is markup, and
+    all else is content.
     """
 
     def _read(self, token_id: int | None, text: str) -> None:

@@ -40,11 +40,11 @@ from engine.text.worker import Start
 
 log = logging.getLogger(__name__)
 
-# A second process takes what comes while the first is stuck or has long prompts. Each has 70 MB
-# beside its tokenizer. Its start takes 2 to 3 s of a core, most of it the import of transformers.
+# A second process serves others while the first is stuck or has long prompts. Each has 70 MB beside
+# its tokenizer. It starts in 2 to 3 s of a core, most of it the import of transformers.
 NUM_PROCESSES = 2
-# A prompt waits for so long before the second process is started: most take less than 1 ms, and a
-# crowd of users who ask at once is served by one process before another could have started.
+# A prompt waits this long before the second process is started: most take less than 1 ms, and one
+# process serves a crowd of simultaneous users before another could have started.
 PATIENCE_SECONDS = 0.25
 
 
@@ -53,14 +53,14 @@ class ClosedError(UnavailableError):
 
 
 class EncoderPool:
-    """Encodes chats in processes of their own (`ChatEncoder` runs there), from any thread.
+    """Encodes chats in separate processes (`ChatEncoder` runs there), from any thread.
 
-    A chat template and a tokenizer are the model's own code, run on text that strangers send: they
-    may panic, never return, or take all memory. Here that ends the request at fault, and costs the
+    A chat template and a tokenizer are the model's own code, run on text from strangers: they may
+    panic, never return, or use up all memory. Here that ends the request at fault, and costs the
     others at most the wait for another process. It also keeps them from the interpreter's lock.
 
-    The first process starts at once, since it imports for 0.5 to 1.5 s before it can use a
-    tokenizer. Jobs are for a pool that has begun.
+    The first process starts at once, because it imports for 0.5 to 1.5 s before it can use a
+    tokenizer. Call `begin` before submitting jobs.
     """
 
     def __init__(self) -> None:
@@ -73,12 +73,12 @@ class EncoderPool:
         self._add()
 
     def begin(self, tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS) -> None:
-        """Hand the processes their tokenizer; once.
+        """Send the tokenizer to the processes; once.
 
         Args:
-            tokenizer: of transformers; it is pickled.
+            tokenizer: a tokenizer of transformers; it is pickled.
             model_key: the model's `LoadedModel.key`.
-            seconds: that each job may take, beside those that the length of its text adds.
+            seconds: time limit of each job, to which the length of its text adds.
         """
         self._start = Start(pickle.dumps(tokenizer), model_key, seconds)
         for process in self._idle:
@@ -90,7 +90,7 @@ class EncoderPool:
         context: Context | None,
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
-        """As `ChatEncoder.encode`; blocks.
+        """See `ChatEncoder.encode`; blocks.
 
         Raises:
             InvalidRequestError: as there; or it takes too much time or memory.
@@ -104,16 +104,16 @@ class EncoderPool:
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
-        """As `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
         job = PromptJob(tuple(messages), common=True, arguments=dict(arguments))
         return read_answer(self._run(job), None)
 
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
-        """As `ChatEncoder.encode_text`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.encode_text`; blocks, and raises as `encode`."""
         return read_answer(self._run(TextJob(text, is_whole)), None)
 
     def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
-        """As `ChatEncoder.encode_begun`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.encode_begun`; blocks, and raises as `encode`."""
         return read_answer(self._run(BegunJob(reply, is_open)), None)
 
     def read_calls(
@@ -122,39 +122,39 @@ class EncoderPool:
         reply: Sequence[int],
         tools: Sequence[Mapping[str, object]],
     ) -> ToolUse | None:
-        """As `engine.text.calls.read_calls`; blocks.
+        """See `engine.text.calls.read_calls`; blocks.
 
         Raises:
-            UnreadableError: whatever that raises.
+            UnreadableError: `read_calls` raised.
             EngineError: as `encode`.
         """
         return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools))))
 
     def openings(self) -> Openings:
-        """As `ChatEncoder.openings`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.openings`; blocks, and raises as `encode`."""
         return read_openings(self._run(OpeningsJob()))
 
     def turn_ends(self) -> list[int]:
-        """As `ChatEncoder.turn_ends`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.turn_ends`; blocks, and raises as `encode`."""
         return read_answer(self._run(EndsJob()), None)
 
     def words(self) -> list[bytes]:
-        """As `ChatEncoder.words`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.words`; blocks, and raises as `encode`."""
         return read_words(self._run(WordsJob()))
 
     def try_structure(
         self, structure: Structure, lead: Lead, ends: Sequence[int], size: int
     ) -> str:
-        """As `ChatEncoder.try_structure`; blocks, and raises as `encode`."""
+        """See `ChatEncoder.try_structure`; blocks, and raises as `encode`."""
         return read_rules(self._run(StructureJob(structure, lead, tuple(ends), size)))
 
     def ready(self) -> None:
-        """Wait for the process that was started first.
+        """Wait for the first process.
 
         Raises:
-            ModelError: the tokenizer, or its first use, failed or did not come to an end.
+            ModelError: the tokenizer, or its first use, failed or did not end.
         """
-        # A second one would only take the first one's core meanwhile, 1.4 s of a loading.
+        # A second one would only take the first one's core, 1.4 s of loading.
         process = self._take(most=1)
         try:
             process.ready()
@@ -177,8 +177,9 @@ class EncoderPool:
             process.close()
 
     def _run(self, job: Job) -> bytes:
-        """Have a job done; once more where its process was killed: most likely the system or an
-        operator did that, and not the job. One that crashes its process is not tried again."""
+        """Run a job, and again if its process was killed: most likely the system or an operator did
+        that, not the job. A job that crashes its process is not retried.
+        """
         try:
             return self._run_once(job)
         except KilledError as error:
@@ -205,7 +206,7 @@ class EncoderPool:
                     process = min(self._idle, key=lambda one: not one.is_ready)
                     self._idle.remove(process)
                     if process.has_ended and self._was_ready:
-                        process.close()  # The system took it, and no prompt is at fault.
+                        process.close()  # The system killed it, and no prompt is at fault.
                         continue
                     self._busy.add(process)
                     return process
@@ -228,7 +229,7 @@ class EncoderPool:
             else:
                 self._idle.append(process)
             if self._was_ready and not (self._is_closed or self._idle or self._busy):
-                self._add()  # Now, and not when a prompt waits for it.
+                self._add()  # Now, and not only when a prompt waits for it.
             self._changed.notify_all()
 
     def _add(self) -> None:
@@ -244,7 +245,7 @@ class EncoderPool:
 
 @contextmanager
 def encoding() -> Iterator[EncoderPool]:
-    """A pool that begins in the context and is ready at its end; closed if that is an error."""
+    """A pool that starts in the context and is ready at its end; closed after an error."""
     pool = EncoderPool()
     try:
         yield pool

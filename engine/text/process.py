@@ -1,4 +1,4 @@
-"""EncoderProcess: one process that encodes prompts and reads replies, as the program sees it."""
+"""EncoderProcess: the program's handle of one process that encodes prompts and reads replies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 60.0
 _TAIL_BYTES = 2000
 _WORKER = (sys.executable, "-P", "-m", "engine.text.worker")
-# By these a process ends over what it does itself. Others come from the system or a person.
+# Signals by which a process ends through its own actions. Others come from the system or a person.
 _OWN_SIGNALS = frozenset(("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"))
 _ENVIRONMENT = {
     # One prompt at a time needs no threads, whose stacks and arenas would count as memory.
@@ -37,17 +37,17 @@ _ENVIRONMENT = {
     "RUST_BACKTRACE": "0",
 }
 
-# Variables that hold secrets, by their names or as the password of an address. What runs in the
-# process is a model's own code, on text of strangers.
+# Variables that hold secrets, by their names or as the password in an address. The process runs a
+# model's own code on text from strangers.
 _SECRET_NAME = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|API_?KEY|_KEY$")
 _SECRET_VALUE = re.compile("://[^/@]*@")
 
 
 class KilledError(EngineError):
-    """The process was killed: by the system, an operator, or what it ran.
+    """The process was killed: by the system, an operator, or the code that it ran.
 
     Args:
-        words: its last ones.
+        words: its last words.
     """
 
     def __init__(self, words: str) -> None:
@@ -56,11 +56,11 @@ class KilledError(EngineError):
 
 
 class _LastWords(NamedTuple):
-    """Why a process ended, as far as it said.
+    """Why a process ended, as far as it reported.
 
     Attributes:
-        text: the end of what it wrote on standard error.
-        code: as `subprocess` has it.
+        text: the end of its standard error.
+        code: exit code, as `subprocess` reports it.
     """
 
     text: str
@@ -68,7 +68,7 @@ class _LastWords(NamedTuple):
 
     @property
     def signal(self) -> str:
-        """The name of the signal that ended it; empty if none did."""
+        """The name of the signal that ended it; empty if there was none."""
         return signal.Signals(-self.code).name if self.code < 0 else ""
 
     def __str__(self) -> str:
@@ -78,10 +78,10 @@ class _LastWords(NamedTuple):
 
 
 class EncoderProcess:
-    """Starts a process; one thread at a time, but for `kill`.
+    """Starts a process. For one thread at a time, except `kill`.
 
     Attributes:
-        is_ready: `ready` has returned.
+        is_ready: whether `ready` has returned.
 
     Raises:
         OSError: it cannot be started.
@@ -106,9 +106,9 @@ class EncoderProcess:
         self._send(list(sys.path))
 
     def begin(self, start: Start) -> None:
-        """Hand over a tokenizer. Until then the process imports what it needs.
+        """Send a tokenizer. Until then the process imports its modules.
 
-        The pipe has room for 64 KB, so that another thread sends it: a loading would wait for the
+        The pipe holds 64 KB, so another thread sends it: loading would otherwise wait for the
         imports, 0.2 s for the smallest model.
         """
         self._seconds = start.seconds
@@ -119,17 +119,17 @@ class EncoderProcess:
         try:
             self._channel.send(pickle.dumps(content), time.monotonic() + START_SECONDS)
         except OSError:
-            self.kill()  # `ready` says so
+            self.kill()  # `ready` reports it
 
     @property
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
     def ready(self) -> None:
-        """Wait until jobs can be given; the time it takes is not theirs.
+        """Wait until the process accepts jobs; this does not count as their time.
 
         Raises:
-            ModelError: the tokenizer, or its first use, failed or did not come to an end.
+            ModelError: the tokenizer, or its first use, failed or did not end.
             KilledError: the process was killed.
         """
         if self.is_ready:
@@ -154,11 +154,11 @@ class EncoderProcess:
         self.is_ready = True
 
     def run(self, job: Job) -> bytes:
-        """Have a job done; returns the answer. After an error, the process has ended.
+        """Run a job; returns the answer. After an error, the process has ended.
 
         Raises:
-            InvalidRequestError: it takes too much time or memory, or brings the process down.
-            EngineError: the process was ended; a KilledError where it was killed.
+            InvalidRequestError: it takes too much time or memory, or crashes the process.
+            EngineError: the process ended; a KilledError if it was killed.
         """
         seconds = self._seconds + job.seconds
         deadline = time.monotonic() + seconds
@@ -173,19 +173,19 @@ class EncoderProcess:
             if "memory allocation" in words.text:
                 raise job.greedy() from None
             if words.signal in _OWN_SIGNALS:
-                # What was sent is at fault, and would bring down every process that it is sent to.
+                # The job is at fault, and would crash every process that it is sent to.
                 raise job.fatal(str(words)) from None
             if words.signal == "SIGKILL":
                 raise KilledError(str(words)) from None
             raise EngineError(f"the process that encodes prompts ended: {words}") from None
 
     def kill(self) -> None:
-        """End the process at once; whoever waits for an answer gets an error."""
+        """End the process at once; a thread that waits for an answer gets an error."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """End the process, and let go of what it held here."""
+        """End the process, and close its files here."""
         self.kill()
         if self._sending is not None:
             self._sending.join()
@@ -194,8 +194,8 @@ class EncoderProcess:
                 stream.close()
 
     def _last_words(self) -> _LastWords:
-        """Why the process ended, as far as it said."""
-        with suppress(subprocess.TimeoutExpired):  # It has closed its end, and is about to go.
+        """Why the process ended, as far as it reported."""
+        with suppress(subprocess.TimeoutExpired):  # It has closed its end, and is about to exit.
             self._process.wait(1.0)
         self.kill()
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -207,7 +207,7 @@ class EncoderProcess:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without keys, tokens and passwords."""
+    """Remove keys, tokens and passwords from an environment."""
     return {
         name: value
         for name, value in environment.items()

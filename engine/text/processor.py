@@ -1,4 +1,4 @@
-"""OutputProcessor: turns the core's token ids into text in the owners' streams."""
+"""OutputProcessor: converts the core's token ids to text in the owners' streams."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BEFORE = -1  # the number of tokens that a stop string may not end with (`StopM
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ending:
-    """A reply whose text is complete, and whose tool calls have not been read.
+    """A reply whose text is complete, but whose tool calls have not been read.
 
     Attributes:
-        user: whose it is.
-        finish: its end as it is without tool calls.
-        context, num_prompt, tools: as `ChatCodec.read_calls` takes them.
+        user: its owner.
+        finish: its end without tool calls.
+        context, num_prompt, tools: see `ChatCodec.read_calls`.
     """
 
     user: str
@@ -46,24 +46,23 @@ class _Reply:
     """An open stream and the state of its text.
 
     Attributes:
-        user: whose it is.
+        user: its owner.
         tools: functions that the model may call.
         num_messages: messages of the prompt.
-        key: marks the contexts that it continues (`Context.model_key`).
-        parts: tells thinking from content; None where the model does not think.
-        num_tokens: output tokens so far; none beyond a stop string is counted.
-        num_reported: how many of them the deltas so far have counted.
-        num_shown: characters that stop strings have let pass.
-        logprobs: one for each token that no delta has counted yet, if the request asks for them.
-        first: the first token of the prompt, if the request asks for log-probabilities of those.
-        prompt: what came of them since the last delta.
+        key: identifies the contexts that it continues (`Context.model_key`).
+        parts: splits thinking from content; None if the model does not think.
+        num_tokens: output tokens so far, up to a stop string.
+        num_reported: how many of them previous deltas have counted.
+        num_shown: characters that passed the search for stop strings.
+        logprobs: one for each token that no delta has counted yet, if requested.
+        first: the first token of the prompt, if its log-probabilities are requested.
+        prompt: prompt log-probabilities since the last delta.
         began: when the first tokens came; None before that.
-        begun: how many tokens it had that were made by requests before.
-        repeats_begun: as `Submission` has it.
-        skipped: what its content begins with and is not told.
-        turns: texts that end it and that nobody stated (`ChatCodec.turn_stops`).
-        certain: finds the text that is part of no tool call; None where no tools may be called, or
-            nothing is certain.
+        begun: how many of its tokens previous requests generated.
+        repeats_begun: see `Submission`.
+        skipped: the start of its content that is not sent.
+        turns: texts that end it without being stated (`ChatCodec.turn_stops`).
+        certain: finds the text outside tool calls; None without tools, or if nothing is certain.
     """
 
     stream: RequestStream
@@ -89,9 +88,9 @@ class _Reply:
     turns: tuple[str, ...] = ()
 
     def resume(self, token_ids: Sequence[int]) -> tuple[str, str]:
-        """Take in the tokens that the reply had before; returns the thinking and the text of them.
+        """Process the tokens of the partial reply; returns their thinking and text.
 
-        They end no stop string, as they had not, but one may begin with them.
+        They do not complete a stop string, as they did not before, but one may begin in them.
         """
         pieces = []
         for token_id in token_ids:
@@ -103,14 +102,14 @@ class _Reply:
         return self._split("".join(pieces))
 
     def skip(self, token_ids: Sequence[int]) -> None:
-        """Take in the tokens that the reply had before, of which nothing is told."""
+        """Process the tokens of the partial reply without sending anything."""
         text = "".join(map(self._read, token_ids))
         self.begun, self.repeats_begun = len(token_ids), False
         self.skipped = text if self.parts is None else self.parts.skip(text)
         self._give("", len(text))
 
     def think(self, now: float) -> None:
-        """Tell the owner what has been thought, now that tokens have come."""
+        """Update the stream's thinking, now that tokens have come."""
         if self.parts is None:
             return
         if self.began is None:
@@ -119,7 +118,7 @@ class _Reply:
             self.stream.thought = Thought(self.parts.num_thinking, now - self.began)
 
     def extend(self, token_ids: Sequence[int]) -> tuple[str, str]:
-        """Take in the next tokens; returns the thinking and the text to show for them."""
+        """Process the next tokens; returns the thinking and the text to show for them."""
         if len(token_ids) == 1 and self.matcher.stopped_at is None:  # the usual case
             return self._split(self._push(token_ids[0]))
         pieces = []
@@ -143,7 +142,7 @@ class _Reply:
         return self._split(rest + self.matcher.flush())
 
     def put(self, thinking: str, text: str, finish: Finish | None = None) -> bool:
-        """Give the owner what is new; returns False if nothing is."""
+        """Put news into the stream; False if there are none."""
         if not text and not thinking and finish is None and not self.prompt:
             return False
         count = self.num_tokens - self.num_reported
@@ -159,14 +158,14 @@ class _Reply:
         return True
 
     def told(self, use: ToolUse) -> ToolUse:
-        """The tools that it calls, and what it says beside them of what is told at all."""
+        """The reply's tool calls, and its content without the text already skipped."""
         content = behind_skipped(self.skipped, use.content)
         if self.certain is not None:
             content = beside_calls(self.certain.text, content)
         return use if content == use.content else replace(use, content=content)
 
     def counted(self, usage: Usage) -> Usage:
-        """A usage with the tokens that are thinking, and of the whole reply if it had begun."""
+        """Add the thinking tokens to a usage, and the partial reply if the stream repeats it."""
         count = 0 if self.parts is None else self.parts.num_thinking
         begun = self.begun if self.repeats_begun else 0
         prompt = max(0, usage.prompt_tokens - begun)
@@ -175,7 +174,7 @@ class _Reply:
         return Usage(prompt, completion, cached, min(count, completion))
 
     def timed(self, timings: Timings) -> Timings:
-        """Timings with the time that was thought."""
+        """Add the thinking time to timings."""
         thought = self.stream.thought
         return replace(timings, thinking=thought.seconds) if thought.tokens else timings
 
@@ -186,7 +185,7 @@ class _Reply:
         return self.matcher.push(self._read(token_id), self.num_tokens, name)
 
     def _read(self, token_id: int) -> str:
-        """The text that the next token makes certain, before stop strings are looked for."""
+        """The text that the next token makes certain, before the search for stop strings."""
         piece = self.detokenizer.push(token_id)
         thinks = self.parts is not None and self.parts.thinks
         if self.parts is not None:
@@ -203,7 +202,7 @@ class _Reply:
         return found
 
     def _give(self, content: str, num_shown: int) -> None:
-        """Note what content is given out, now that so many more characters are to be shown."""
+        """Record output content, and that many more characters to show."""
         self.num_shown += num_shown
         undecided = 0 if self.parts is None else self.parts.num_undecided
         if self.certain is not None:
@@ -213,11 +212,11 @@ class _Reply:
 class OutputProcessor:
     """Detokenizes, matches stop strings and fills the streams, off the step's critical path.
 
-    Every call comes from the engine's text thread. Each stream that was opened ends exactly once.
+    Every call comes from the engine's text thread. Each opened stream ends exactly once.
 
     Args:
-        abort: called with the id of a request whose tokens cannot be made text, to end it.
-        read: called with a reply whose tool calls are to be read; `end` is to be called then.
+        abort: called with the id of a request whose tokens cannot be decoded, to end it.
+        read: called with a reply to read its tool calls; call `end` afterwards.
     """
 
     def __init__(
@@ -247,17 +246,17 @@ class OutputProcessor:
         key: str,
         repeats_begun: bool = True,
     ) -> None:
-        """Expect outputs for a stream.
+        """Register a stream for outputs.
 
         The caller has checked that no stream with this request id is open.
 
         Args:
             num_messages: messages of the prompt; 0 if it is a text.
-            prompt: its token ids.
-            user: whose it is.
-            begun: how many of them, at their end, are those of a reply to go on with.
-            key: marks the contexts that it continues (`engine.text.arguments.context_key`).
-            repeats_begun: whether the stream is given its text at once, or never.
+            prompt: the prompt's token ids.
+            user: the request's owner.
+            begun: how many of them, at the end, belong to a reply to continue.
+            key: identifies the contexts that it continues (`engine.text.arguments.context_key`).
+            repeats_begun: whether the stream repeats that reply's text at once, or not at all.
         """
         start = len(prompt) - begun
         is_free = not sampling.ignore_eos and sampling.structure is None
@@ -286,13 +285,13 @@ class OutputProcessor:
     def process(self, outputs: Sequence[TokenOutput], now: float) -> list[StopFound]:
         """Put the text of a step's outputs into their streams; wake each reader once.
 
-        Outputs of streams that are not open are dropped: `close_all` has ended those.
+        Outputs without an open stream are dropped: `close_all` has ended those.
 
         Args:
             now: when the step ended, in seconds.
 
         Returns:
-            requests, still running in the core, whose text has reached a stop string.
+            requests that still run in the core although their text has reached a stop string.
         """
         found: list[StopFound] = []
         news = []
@@ -302,8 +301,8 @@ class OutputProcessor:
                 continue
             try:
                 has_news = self._take(reply, output, found, now)
-            except BaseException as error:  # a panic of tokenizers is no Exception
-                # A tokenizer is the model's own code: what it raises ends this reply, no other.
+            except BaseException as error:  # a panic of tokenizers is not an Exception
+                # A tokenizer is the model's own code: an error ends only this reply.
                 logger.exception("the text of request %s is lost", output.request_id)
                 self._replies.pop(output.request_id, None)
                 self._abort(output.request_id)
@@ -318,7 +317,7 @@ class OutputProcessor:
         return found
 
     def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound], now: float) -> bool:
-        """Put one output into its stream, and a stop that it brings into `found`.
+        """Put one output into its stream, and a stop that it causes into `found`.
 
         Returns:
             whether the stream has news for its owner.
@@ -340,7 +339,7 @@ class OutputProcessor:
         return reply.put(thinking, text)
 
     def end(self, ending: Ending, tool_use: ToolUse | None) -> None:
-        """End a reply whose tool calls were read; ignored if it has ended already."""
+        """End a reply whose tool calls were read; ignored if it has already ended."""
         reply = self._endings.pop(ending, None)
         if reply is not None:
             tool_use = None if tool_use is None else reply.told(tool_use)
@@ -348,14 +347,14 @@ class OutputProcessor:
             _wake([reply.stream])
 
     def end_unread(self) -> None:
-        """End the replies whose tool calls have not been read, without them."""
+        """End the replies whose tool calls have not been read, without the calls."""
         for ending in tuple(self._endings):
             self.end(ending, None)
 
     def close_all(self, error: ErrorInfo) -> None:
-        """End every open stream, because the engine has stopped and the core will tell no ends.
+        """End every open stream, because the engine has stopped and the core will report no ends.
 
-        Their usage counts the output tokens that were received; the rest of it is not known.
+        Their usage counts the received output tokens; the rest of it is unknown.
         """
         self.end_unread()
         replies = list(self._replies.values())
@@ -367,15 +366,15 @@ class OutputProcessor:
         _wake(reply.stream for reply in replies)
 
     def _take_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
-        """Add text to the log-probabilities of the tokens, up to the end of a stop string."""
+        """Add text to the tokens' log-probabilities, up to the end of a stop string."""
         count = reply.num_tokens - num_before
         for token_id, found in zip(output.token_ids[:count], output.logprobs, strict=False):
             chosen = Candidate(token_id, self._codec.utf8(token_id), found.logprob)
             reply.logprobs.append(OutputToken(chosen, found.rank, self._top(found)))
 
     def _take_prompt(self, reply: _Reply, found: PromptLogprobs) -> None:
-        """Add text to what was found of the prompt. Of a token that nothing comes before, nothing
-        was found, so that it comes with the ones behind it.
+        """Add text to the prompt's log-probabilities. The first token has none, and is sent with
+        the ones after it.
         """
         utf8 = self._codec.utf8
         if reply.first is not None:
@@ -390,7 +389,7 @@ class OutputProcessor:
         return tuple([Candidate(i, self._codec.utf8(i), logprob) for i, logprob in found.top])
 
     def _finish(self, reply: _Reply, output: TokenOutput, end: End, now: float) -> bool:
-        # A token at which the core stops ends the output as a stop string does: it is not shown.
+        # A token at which the core stops ends the output like a stop string: it is not shown.
         token_ids, num_before = output.token_ids, reply.num_tokens
         has_stopped = end.reason is FinishReason.STOP
         first = reply.extend(token_ids[:-1] if has_stopped else token_ids)
@@ -406,20 +405,20 @@ class OutputProcessor:
             return reply.put(thinking, text, Finish(end.reason, usage, timings, end.error))
         reason, usage, context_ids = end.reason, end.usage, end.token_ids
         if reply.matcher.stopped_at is not None:
-            # The core may have gone on, and ended for another reason, before it heard of the stop.
+            # The core may have ended later for another reason, before it learned of the stop.
             surplus = max(0, usage.completion_tokens - reply.matcher.stopped_at)
             reason = FinishReason.STOP
             usage = replace(usage, completion_tokens=usage.completion_tokens - surplus)
             context_ids = context_ids[: len(context_ids) - surplus]
         context: Context | None = Context(reply.key, context_ids, reply.num_messages + 1)
         if reply.turns and reason is FinishReason.STOP:
-            # The ids may end with the line that begins another message, or with a token behind
-            # which a model takes up another text. The next turn is encoded anew.
+            # The ids may end with the line that begins another message, or with a token after which
+            # a model starts another text. The next turn is encoded anew.
             context = None
         stop = reply.matcher.stopped_by
         stop = None if stop in reply.turns else stop
         finish = Finish(reason, reply.counted(usage), timings, context=context, stop=stop)
-        # The calls of a reply that was cut may lack arguments.
+        # The calls of a truncated reply may lack arguments.
         if reason is not FinishReason.STOP or not reply.tools:
             return reply.put(thinking, text, finish)
         num_prompt = end.usage.prompt_tokens - reply.begun
@@ -431,7 +430,7 @@ class OutputProcessor:
 
 
 def _wake(streams: Iterable[RequestStream]) -> None:
-    """Call each distinct `wake` once; one that raises is its owner's fault and hurts no other."""
+    """Call each distinct `wake` once; an error is its owner's fault and affects no other."""
     for wake in dict.fromkeys(stream.wake for stream in streams):
         if wake is None:
             continue

@@ -1,4 +1,4 @@
-"""CallReader: has the tool calls of replies read, and says once where that cannot be done."""
+"""CallReader: reads the tool calls of replies, and warns once if that is not possible."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from engine.text.pool import ClosedError
 
 log = logging.getLogger(__name__)
 
-# The prompt ends with the header of the reply, which is some ten tokens, or some hundred where the
-# template begins the reply with text of its own.
+# The prompt ends with the reply's header, which is some ten tokens, or some hundred if the template
+# begins the reply with text of its own.
 _PROMPT_END = 1024
 
 
 class Reader(Protocol):
-    """Reads tool calls elsewhere, as `EncoderPool` does; it blocks."""
+    """Reads tool calls in another process, as `EncoderPool` does; it blocks."""
 
     def read_calls(
         self,
@@ -35,8 +35,8 @@ class Reader(Protocol):
 class CallReader:
     """Reads the tool calls of one model's replies. Any thread may call it.
 
-    A reply that cannot be read stays text. One that takes too much time or memory, or ends the
-    process, is the last that is tried: the others need these processes for their prompts.
+    An unreadable reply stays text. After one that takes too much time or memory, or ends the
+    process, no others are read, because prompts need these processes.
     """
 
     def __init__(self, reader: Reader, model_key: str) -> None:
@@ -48,7 +48,7 @@ class CallReader:
     def read(
         self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
     ) -> ToolUse | None:
-        """The tool calls of a reply; None if it makes none, or none that can be read. Blocks.
+        """Read the tool calls of a reply; None if it has none, or none that can be read. Blocks.
 
         Args:
             context: token ids of prompt and reply.
@@ -60,7 +60,7 @@ class CallReader:
         try:
             return self._reader.read_calls(prompt, context[num_prompt:], tools)
         except ClosedError:
-            pass  # Another model is loaded, and the text is all that is left to tell.
+            pass  # Another model is loaded, and only the text is sent.
         except UnreadableError as error:
             if not self._has_told:
                 self._has_told = True

@@ -1,4 +1,4 @@
-"""StopMatcher: finds stop strings in streamed text and holds back what may begin one."""
+"""StopMatcher: finds stop strings in streamed text and holds back text that may begin one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import lru_cache
 
 @lru_cache(maxsize=256)
 def _borders(text: str) -> array[int]:
-    """At i, the length of the longest proper prefix of text[:i + 1] that is its suffix too.
+    """At i, the length of the longest proper prefix of text[:i + 1] that is also its suffix.
 
-    The n replies to a request look for the same strings, so they share what is kept: of 16 strings
-    with 4.1 MB, 64 replies had 3.6 GB of it.
+    The n replies to a request search for the same strings, so they share the result: for 16 strings
+    of 4.1 MB, 64 replies held 3.6 GB.
     """
     borders = array("I", bytes(array("I").itemsize * len(text)))
     for i in range(1, len(text)):
@@ -33,7 +33,7 @@ class Pattern:
 
     Attributes:
         text: the string, which is not empty.
-        matched: length of the longest proper prefix of the string that the text ends with.
+        matched: length of the longest proper prefix of the string with which the text ends.
     """
 
     __slots__ = ("_borders", "matched", "text")
@@ -55,7 +55,7 @@ class StopMatcher:
     """Matches stop strings on text across token borders.
 
     The output ends at the stop string that is complete first. If several are complete with the same
-    character, the longest counts. So the cut does not depend on how the text falls into tokens.
+    character, the longest counts. So the cut does not depend on how the text is split into tokens.
     A stop string counts only if its last character is in the text of a token numbered `min_tokens`
     or more, from 1; it may begin in an earlier one. Special tokens, which have no text, are matched
     by their names, whole ones: clients state `<|im_end|>`, or a name and the text behind it.
@@ -76,7 +76,7 @@ class StopMatcher:
     def push(self, text: str, token_number: int, name: str = "") -> str:
         """Take in the text of one more token; returns the text that is now certain to be shown.
 
-        The longest end of the text that may begin a stop string is held back; it is shorter than
+        The longest suffix of the text that may begin a stop string is held back; it is shorter than
         the longest stop string. After a stop there is no more text.
 
         Args:

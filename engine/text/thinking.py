@@ -1,4 +1,4 @@
-"""Tags: what encloses the thinking of a reply, and the parts of a reply that has such tags."""
+"""Tags: the tags around a reply's thinking, and the parts of a reply with such tags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from engine.text.parts import Part, Parts
 from engine.text.vocabulary import Vocabulary
 
-# As chat templates have them. Which of them a model writes is seen in its own template or tokens.
+# As in chat templates. Which of them a model writes shows in its own template or tokens.
 _KNOWN = (
     ("<think>", "</think>"),  # DeepSeek R1, Qwen3, GLM, MiniMax, Nemotron, Phi-4, Olmo, SmolLM3
     ("[THINK]", "[/THINK]"),  # Mistral
@@ -20,15 +20,15 @@ _KNOWN = (
     ("<thinking>", "</thinking>"),
     ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi
 )
-# Names that templates have for the field of a message that holds its thinking.
+# Names of the message field for thinking in templates.
 FIELDS = ("thinking", "reasoning_content", "reasoning")
 
 
 class Tags(NamedTuple):
-    """The texts before and behind the thinking of a reply.
+    """The texts before and after the thinking of a reply.
 
     Attributes:
-        open_id, close_id: their token ids, if they are special tokens, whose text is never seen.
+        open_id, close_id: their token ids, if they are special tokens, whose text never appears.
     """
 
     open: str
@@ -38,9 +38,9 @@ class Tags(NamedTuple):
 
     @staticmethod
     def find(vocabulary: Vocabulary) -> Tags | None:
-        """The tags by which a model encloses its thinking; None if it is not known to think.
+        """Find the tags around a model's thinking; None if it is not known to think.
 
-        They are those that transformers has been told of for this tokenizer, or else known ones
+        They are those in transformers' response template for this tokenizer, or else known ones
         that the chat template writes or looks for, or that are tokens of the vocabulary.
         """
         template, added = vocabulary.template, frozenset(vocabulary.added.values())
@@ -68,7 +68,7 @@ def _at(value: object, key: str) -> object:
 
 
 class _State(Enum):
-    START = auto()  # nothing but white space and a part of the opening tag has come
+    START = auto()  # only white space and a part of the opening tag so far
     OPENED = auto()  # as START, but the prompt ends with the opening tag
     LEAD = auto()  # no line of the thinking has begun
     THINKING = auto()
@@ -123,7 +123,7 @@ class TaggedParts(Parts):
         self._give(Part.THINKING if self._thinks else Part.CONTENT, len(self._held))
 
     def _is_plain(self, text: str) -> bool:
-        """Whether nothing of a text may belong to the end of the thinking."""
+        """Whether no part of a text may belong to the end of the thinking."""
         return "\n" not in text and self._tags.close[0] not in text
 
     def _turn(self, state: _State) -> None:
@@ -179,7 +179,7 @@ class TaggedParts(Parts):
         self._give(Part.THINKING, len(self._held[:sure].rstrip("\n")))
 
     def _end_thinking(self, length: int, tag: int) -> None:
-        """Close the thinking: `length` characters of what is held, and then the tag."""
+        """End the thinking: `length` characters of the held text, then the tag."""
         said = len(self._held[:length].rstrip("\n"))
         self._give(Part.THINKING, said)
         self._give(Part.MARKUP, length - said + tag)
@@ -187,7 +187,7 @@ class TaggedParts(Parts):
         self._num_tokens = 0
 
     def _skip_breaks(self, state: _State) -> None:
-        """Take line breaks for markup; go on to `state` at another character."""
+        """Treat line breaks as markup; change to `state` at another character."""
         self._give(Part.MARKUP, len(self._held) - len(self._held.lstrip("\n")))
         if self._held:
             self._turn(state)
@@ -199,6 +199,6 @@ class TaggedParts(Parts):
 
 
 def _overlap(text: str, tag: str) -> int:
-    """Length of the longest end of a text with which a tag begins, which is shorter than it."""
+    """Length of the longest suffix of a text that is a proper prefix of a tag."""
     most = min(len(text), len(tag) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(tag[:n])), 0)

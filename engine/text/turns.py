@@ -1,4 +1,4 @@
-"""Turns: who is served next where many users wait for the same thing."""
+"""Turns: decides which of many waiting users is served next."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ Item = TypeVar("Item")
 class Turns(Generic[Item]):
     """Start-time fair queueing (Goyal, Vin and Cheng, 1996, section 2) of users with equal shares.
 
-    Of the users who wait, the one who has used least is served next, so that a short item does not
-    wait for the long ones of other users. One item of a user is served at a time, in the order in
-    which they came.
+    The waiting user who has used least is served next, so that a short item does not wait for the
+    long ones of other users. A user's items are served one at a time, in order of arrival.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[Item, int]]] = {}
         self._served: set[str] = set()
-        self._tags: dict[str, int] = {}  # what each user has used; who comes begins at `_now`
+        self._tags: dict[str, int] = {}  # usage of each user; a new user begins at `_now`
         self._now = 0  # the tag of the item that was taken last
 
     def put(self, user: str, item: Item, cost: int) -> None:
-        """Queue an item that uses `cost` units of whatever is shared."""
+        """Queue an item that uses `cost` units of the shared resource."""
         if user not in self._waiting:
             self._waiting[user] = deque()
             self._tags[user] = max(self._tags.get(user, 0), self._now)
         self._waiting[user].append((item, cost))
 
     def take(self) -> tuple[str, Item] | None:
-        """Take the item whose turn it is, with its user; None while it is nobody's turn."""
+        """Remove and return the next item, with its user; None while no user may be served."""
         ready = [user for user in self._waiting if user not in self._served]
         if not ready:
             return None
-        user = min(ready, key=self._tags.__getitem__)  # among equals, the one who came first
+        user = min(ready, key=self._tags.__getitem__)  # of equals, the one who came first
         item, cost = self._waiting[user].popleft()
         if not self._waiting[user]:
             del self._waiting[user]

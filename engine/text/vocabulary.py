@@ -1,4 +1,4 @@
-"""Vocabulary: a tokenizer's tokens as text, made ready once for many detokenizers."""
+"""Vocabulary: a tokenizer's tokens as text, prepared once for many detokenizers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SPACE = "\u0120"
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer.
+    """The interface of a transformers tokenizer, as far as it is used.
 
-    Only one thread at a time may use it, because a fast tokenizer raises `Already borrowed` when
-    its settings change in one thread while another encodes. There is no lock. The tokenizer of the
-    program only decodes, in the engine's text thread. Copies of it encode, each in the only thread
-    of a process (`engine.text.pool`).
+    Only one thread at a time may use it, because a fast tokenizer raises `Already borrowed` if its
+    settings change in one thread while another encodes. There is no lock. The program's tokenizer
+    only decodes, in the engine's text thread. Copies of it encode, each in the only thread of a
+    process (`engine.text.pool`).
     """
 
     @property
@@ -75,12 +75,12 @@ class Vocabulary:
         size: one above the largest token id.
         added: text of each added token, by id. The tokenizer finds these in any text before it
             splits the rest.
-        special: those of them that the tokenizer calls special; a reply never shows them.
-        longest: most bytes of UTF-8 that a token may stand for.
+        special: those of them that the tokenizer calls special, which a reply never shows.
+        longest: most bytes of UTF-8 that a token may have.
         template: the source of the chat template, or of all if there are several; "" without one.
-        response_template: what transformers is told of how replies are parsed; None if nothing.
+        response_template: transformers' template for parsing replies; None if there is none.
         bytes: value of each byte token (`<0x00>` to `<0xFF>`), by id; empty unless the tokenizer
-            falls back to bytes for characters that it does not know.
+            falls back to bytes for unknown characters.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -111,14 +111,14 @@ class Vocabulary:
         return bool(self.template.strip())
 
     def decode(self, token_ids: list[int], *, names_special: bool = False) -> str:
-        """Text of token ids, as the tokenizer's `decode` gives it.
+        """Decode token ids, as the tokenizer's `decode` does.
 
         Args:
-            names_special: whether special tokens are in it, by their names.
+            names_special: whether to include special tokens, by name.
         """
         text: str
         skips = not names_special
-        if self._backend is not None:  # It gives the same, without 5 us of conversions a call.
+        if self._backend is not None:  # The same result, without 5 us of conversions a call.
             text = self._backend.decode(token_ids, skip_special_tokens=skips)
         else:
             text = self._tokenizer.decode(
@@ -127,9 +127,9 @@ class Vocabulary:
         return text
 
     def utf8(self, token_id: int) -> bytes:
-        """The bytes that a token stands for, wherever it stands in a text.
+        """The bytes of a token, independent of its place in a text.
 
-        A special token stands for its name, and an id that pads the embedding for nothing.
+        A special token has those of its name, and an id that pads the embedding has none.
         """
         found = self._utf8.get(token_id)
         if found is None:
@@ -137,8 +137,8 @@ class Vocabulary:
         return found
 
     def plain(self, token_id: int) -> str | None:
-        """The text of a token behind whole characters, whatever they are; None if that depends on
-        them or on what follows.
+        """The text of a token after whole characters, whatever they are; None if it depends on them
+        or on later text.
         """
         if self._plain is None:
             return None
@@ -158,10 +158,10 @@ class Vocabulary:
         return token_id in self.special or self._tokenizer.convert_ids_to_tokens(token_id) is None
 
     def _only_joins_bytes(self) -> bool:
-        """Whether the text of tokens is that of their bytes, one after the other, and no more: no
-        decoder changes it by its neighbours.
+        """Whether the text of tokens is exactly that of their bytes, joined: no decoder changes it
+        depending on neighbours.
         """
-        from tokenizers import decoders  # A model is being loaded, which needs it all the same.
+        from tokenizers import decoders  # A model is loading, which needs it anyway.
 
         decoder = getattr(self._backend, "decoder", None)
         return isinstance(decoder, decoders.ByteLevel) and not self.bytes
@@ -173,11 +173,11 @@ class Vocabulary:
         if self._is_byte_level:
             found = [_BYTE_LEVEL.get(char) for char in token]
             return bytes(b for b in found if b is not None) if None not in found else token.encode()
-        # It is decoded behind another token, because the first one of a text may lose its space.
+        # Decode it after another token, because the first one of a text may lose its space.
         return self.decode([token_id, token_id]).removeprefix(self.decode([token_id])).encode()
 
     def _byte_tokens(self, ids: Mapping[str, int]) -> dict[int, int]:
         found = {ids[token]: byte for byte in range(256) if (token := f"<0x{byte:02X}>") in ids}
-        # Tokens of these names are plain text if the decoder does not join bytes.
+        # Tokens with these names are plain text if the decoder does not join bytes.
         joins = len(found) == 256 and self.decode([ids[f"<0x{PROBE_BYTE:02X}>"]]) == chr(PROBE_BYTE)
         return found if joins else {}

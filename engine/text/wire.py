@@ -1,6 +1,6 @@
 """Wire: frames between the program and an encoder's process.
 
-A frame is 8 bytes of length, big-endian, and then the content.
+A frame is 8 bytes of length, big-endian, then the content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def pack(content: bytes) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """Wait for a frame, in the encoder's process; None when no more will come."""
+    """Wait for a frame, in the encoder's process; None if no more will come."""
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None
@@ -29,7 +29,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
 
 
 class Channel:
-    """The program's end of the pipes. No call takes longer than until its deadline.
+    """The program's end of the pipes. No call lasts beyond its deadline.
 
     Deadlines are times of `time.monotonic`, in seconds.
 
@@ -47,7 +47,7 @@ class Channel:
         """Send a frame.
 
         Raises:
-            TimeoutError: the other end did not take it in time.
+            TimeoutError: the other end did not read it in time.
             OSError: there is no other end.
         """
         rest = memoryview(pack(content))

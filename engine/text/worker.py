@@ -2,7 +2,7 @@
 
 `engine.text.process` starts it as `python -m engine.text.worker`. Frames (`engine.text.wire`) come
 on standard input: the `sys.path` of the program, a `Start`, then jobs. Each `Start` and job is
-answered on standard output. The `Start` is answered twice with nothing: when the tokenizer has been
+answered on standard output. The `Start` gets two empty answers: when the tokenizer has been
 unpickled, and when it has been tried. If the tokenizer cannot be used, the answer is the reason
 instead, and the process ends. The process also ends when its standard input does.
 """
@@ -29,12 +29,12 @@ _START_MEMORY = 1 << 30
 
 
 class Start(NamedTuple):
-    """What a worker begins with.
+    """The first message to a worker.
 
     Attributes:
         tokenizer: the pickled tokenizer.
         model_key: the model's `LoadedModel.key`.
-        seconds: that each job may take, beside those that its text adds (`Job.seconds`).
+        seconds: time limit of each job, to which its text adds (`Job.seconds`).
     """
 
     tokenizer: bytes
@@ -49,7 +49,7 @@ def main() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # What libraries print must not be taken for an answer.
+    # Output that libraries print must not count as an answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if (frame := read_frame(requests)) is None:
         return
@@ -57,7 +57,7 @@ def main() -> None:
     # transformers' tokenizers need no torch, whose import takes 2.5 s and 180 MB.
     sys.modules["torch"] = None  # type: ignore[assignment]
 
-    # Nearly all of the time that a process takes to start, so before the tokenizer is there.
+    # This is nearly all of a process's start time, so do it before the tokenizer comes.
     from transformers import PreTrainedTokenizerFast  # noqa: F401
 
     from engine.api.errors import cause_of
@@ -90,7 +90,7 @@ def _run(encoder: ChatEncoder, job: Job) -> bytes:
         return _do(encoder, job)
     except MemoryError:
         return pack_refusal(job.greedy())
-    except BaseException as error:  # a panic of tokenizers is no Exception
+    except BaseException as error:  # a panic of tokenizers is not an Exception
         if isinstance(job, ReplyJob):
             return pack_unreadable(cause_of(error))
         if not isinstance(error, InvalidRequestError):
@@ -145,14 +145,14 @@ def _answer(answers: BinaryIO, content: bytes) -> None:
 
 
 class _Bounds:
-    """Bounds the time and the memory of what is done in its context, where the platform can.
+    """Limits the time and the memory of its context, if the platform can.
 
     A signal ends the process when the time is over, and allocations beyond the memory fail. The
-    program has a bound of its own on the time, which holds on every platform.
+    program has its own limit on the time, which works on every platform.
 
     Args:
         seconds: the time; the signal comes `_GRACE_SECONDS` later.
-        memory: bytes beside those that the process has already.
+        memory: bytes beyond those that the process already has.
     """
 
     def __init__(self, seconds: float, memory: int) -> None:
@@ -160,7 +160,7 @@ class _Bounds:
         self._memory = memory
 
     def __enter__(self) -> None:
-        with suppress(OSError):  # What a job prints is kept until the next job begins.
+        with suppress(OSError):  # Output that a job prints is kept until the next job begins.
             os.ftruncate(sys.stderr.fileno(), 0)
             os.lseek(sys.stderr.fileno(), 0, os.SEEK_SET)
         if hasattr(signal, "setitimer"):
@@ -178,7 +178,7 @@ class _Bounds:
 
 
 def _limit_memory(size: int | None) -> None:
-    """Let allocations fail beyond `size` bytes of address space; None takes the limit away."""
+    """Make allocations beyond `size` bytes of address space fail; None removes the limit."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
