@@ -1,4 +1,4 @@
-"""What attention needs to know of a step, and what an attention backend must do."""
+"""Base: the step data that attention reads, and the protocol of attention backends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class StepContext:
     """The packed rows of one step. It is built once and read by every layer.
 
     Row r holds the `counts[r]` tokens at positions [starts[r], starts[r] + counts[r]) of one
-    sequence. The packed step is the rows' tokens one after another, T in all. Rows of one token
-    come first, sorted by length, so that rows of similar length are neighbours.
+    sequence. The packed step concatenates the rows' tokens, T in all. Rows of one token come first,
+    sorted by length, so that rows of similar length are neighbours.
 
     Attributes:
-        slots: [T] int64 on the device, where each token's key and value go.
+        slots: [T] int64 on the device, the pool slot of each token's key and value.
         starts, counts: [R] int64 on the host.
         block_tables: [R, B] int64 on the host; entries past a row's own blocks are undefined.
-        layouts: what the backend derives from these, kept for the layers that follow.
+        layouts: data that the backend derives from these, kept for later layers.
     """
 
     backend: AttentionBackend
@@ -45,21 +45,21 @@ class AttentionBackend(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the backend, as it is shown beside the model."""
+        """Name of the backend, shown with the model."""
         ...
 
     def storage(self, shape: CacheShape) -> KVStorage:
         """A cache in the layout that this backend reads.
 
         Raises:
-            ModelError: it cannot serve such a cache.
+            ModelError: it does not support such a cache.
         """
         ...
 
     def attend(
         self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
-        """Causal attention of each row over its own sequence; the step's tokens are stored already.
+        """Causal attention of each row over its own sequence; the step's tokens are already stored.
 
         Head h of the queries reads head h // (H / num_kv_heads) of the cache (GQA, arXiv
         2305.13245).

@@ -19,12 +19,12 @@ class CpuAttention:
     """Attention by the kernels of engine/native.
 
     It attends between the modules of a model whose forward pass cannot be read as a program. A
-    program runs the same kernels by itself; it takes only storage and name from here.
+    program runs the same kernels itself; it only uses storage and name from here.
     """
 
     @staticmethod
     def why_not(shape: CacheShape) -> str:
-        """Why a cache of this shape cannot be served; empty if it can."""
+        """Why a cache of this shape is not supported; empty if it is."""
         native = kernels()
         if native is None:
             return "this installation has no native kernels"
@@ -38,7 +38,7 @@ class CpuAttention:
 
     @staticmethod
     def step_bytes(shape: ModelShape, largest: LargestStep) -> int:
-        """Most bytes that the attention of a step takes; it gathers no keys or values."""
+        """Most bytes for the attention of a step; it gathers no keys or values."""
         native = kernels()
         assert native is not None
         size: int = native.most_plan_bytes(
@@ -53,7 +53,7 @@ class CpuAttention:
 
     @property
     def name(self) -> str:
-        """See `AttentionBackend.name`. The level of instructions is part of it."""
+        """See `AttentionBackend.name`. It includes the level of instructions."""
         native = kernels()
         assert native is not None
         return f"cpu ({native.level()})"

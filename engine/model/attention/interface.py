@@ -1,4 +1,4 @@
-"""Our attention under a name that transformers' models can be told to call."""
+"""Interface: our attention under a name that transformers' models can call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Expansions = Mapping[int, Expansion]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step that is computed, as `computing_step` was told."""
+    """The current step, as set by `computing_step`."""
 
     parts: Sequence[StepContext]
     places: Places | None
@@ -34,9 +34,9 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Handed:
-    """What was handed to the cache last, and for which layer.
+    """The last input of the cache, and its layer.
 
-    A module that several layers share has no number of its own.
+    A module shared by several layers has no number of its own.
     """
 
     layer: int
@@ -44,11 +44,11 @@ class _Handed:
     value: Tensor
 
 
-# The step that is computed. Many models do not hand arguments of their own down to attention.
+# The current step. Many models do not pass their own arguments down to attention.
 _step: ContextVar[_Step] = ContextVar("step")
 _handed: ContextVar[_Handed | None] = ContextVar("handed", default=None)
 
-# Arguments that change the scores in ways that no backend here knows.
+# Arguments that change the scores in ways that no backend supports.
 _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
 
 
@@ -59,14 +59,14 @@ def computing_step(
     expansions: Expansions | None = None,
     borrowing: Collection[int] = (),
 ) -> Iterator[None]:
-    """Let the attention of models that are called meanwhile, in this thread, be of this step.
+    """Use this step for the attention of models called in this context, in this thread.
 
     Args:
         parts: the step over each part of the pool.
-        places: the part that each layer that attends lies in, and its place there, by the number of
-            the layer; None if there is one part, and all layers attend.
-        expansions: those of the layers that store latents, by their numbers.
-        borrowing: the numbers of the layers whose keys and values another one has stored.
+        places: (part, index in it) of each attention layer, by layer number; None if there is one
+            part, and all layers attend.
+        expansions: expansions by layer number, of the layers that store latents.
+        borrowing: numbers of the layers whose keys and values another layer has stored.
     """
     before = _step.set(_Step(parts, places, expansions or {}, borrowing))
     handed = _handed.set(None)
@@ -78,12 +78,12 @@ def computing_step(
 
 
 def attends_next(layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Say which layer's attention comes next, whatever number its module has, and what its cache is
-    handed: keys and values, or latents, [1, heads, T, size] both.
+    """Announce which layer's attention comes next, whatever its module's number, with the inputs of
+    its cache: keys and values, or latents, [1, heads, T, size] both.
 
     Returns:
-        what the module is to go on with. Of latents that is one token, since what the module makes
-        of it is not looked at.
+        the tensors with which the module continues. For latents that is one token, because the
+        module's result from it is not used.
     """
     _handed.set(_Handed(layer, key, value))
     step = _step.get(None)
@@ -107,22 +107,23 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """Store one layer's keys and values, or its latents, then attend through the block tables.
 
-    The model's attention modules call it while a step is computed (`computing_step`).
+    The model's attention modules call it during a step (`computing_step`).
 
     Args:
-        module: the attention module; its `layer_idx` is the layer, if `attends_next` does not say.
-        query: [1, H, T, head_dim], rotated already.
-        key: [1, num_kv_heads, T, head_dim], rotated already.
-        value: [1, num_kv_heads, T, value_dim]. Neither matters to a layer that stores latents.
+        module: the attention module; its `layer_idx` is the layer, unless `attends_next` announced
+            one.
+        query: [1, H, T, head_dim], already rotated.
+        key: [1, num_kv_heads, T, head_dim], already rotated.
+        value: [1, num_kv_heads, T, value_dim]. A layer that stores latents uses neither.
         attention_mask: None, because no mask function is registered under our name.
-        sliding_window: window of this layer, in tokens. It is taken from nowhere else, because
-            configurations name windows that single layers do not use.
+        sliding_window: window of this layer, in tokens. It is the only source, because
+            configurations state windows that some layers do not use.
 
     Returns:
         [1, T, H, value_dim], and no attention weights.
 
     Raises:
-        ModelError: the model asks for something that the backends do not do.
+        ModelError: the model needs something that the backends do not support.
     """
     _check_supported(module, attention_mask, is_causal, kwargs)
     step, handed = _step.get(), _handed.get()
@@ -155,9 +156,8 @@ def _check_supported(
     is_causal: bool | None,
     others: Mapping[str, Any],
 ) -> None:
-    """
-    Raises:
-        ModelError: the model asks for what the backends do not do.
+    """Raises:
+    ModelError: the model needs something that the backends do not support.
     """
     if attention_mask is not None:
         raise ModelError(f"{type(module).__name__} builds an attention mask of its own")
@@ -168,5 +168,5 @@ def _check_supported(
             raise ModelError(f"{type(module).__name__} asks for attention with {name}")
 
 
-# No mask function is registered with it, so that transformers builds no mask.
+# No mask function is registered with this name, so that transformers builds no mask.
 AttentionInterface.register(ATTENTION_NAME, paged_attention)

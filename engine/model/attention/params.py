@@ -1,4 +1,4 @@
-"""AttentionParams: what a layer asks of attention beside its tensors of this step."""
+"""AttentionParams: a layer's parameters of attention, beside the step's tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ class AttentionParams:
 
     Attributes:
         scaling: the factor of the scores.
-        window: how many positions each token sees, itself included (Mistral 7B, arXiv 2310.06825,
-            section 2); None is all.
+        window: number of positions that each token attends to, including itself (Mistral 7B, arXiv
+            2310.06825, section 2); None for all.
         softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118, section
-            2); None leaves them as they are.
-        sinks: [H] logits that take part in the softmax and carry no value (gpt-oss); None is none.
+            2); None for no cap.
+        sinks: [H] logits that take part in the softmax without a value (gpt-oss); None for no
+            sinks.
     """
 
     scaling: float

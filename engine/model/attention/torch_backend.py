@@ -1,4 +1,4 @@
-"""Attention in plain PyTorch: the reference, on any device."""
+"""TorchAttention: attention in plain PyTorch, the reference on any device."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ _TILE = 256
 _FREE_PADDING_TOKENS = 256
 _MAX_PADDING = 0.1
 # Most tokens that one call gathers, which bounds temporary memory. On a CPU larger groups cost 40 %
-# more, because their memory goes back to the system after each call and is mapped anew page by
-# page.
+# more, because their memory returns to the system after each call and is mapped again page by page.
 _MAX_GROUP_TOKENS = 1 << 16
 _MAX_CPU_GROUP_TOKENS = 1 << 13
-# Most scores that one call of a prefill holds in float32.
+# Most float32 scores of one call of a prefill.
 _MAX_SCORES = 1 << 24
 # Tokens by which the masks of prefills grow with their contexts.
 _BAND_GROWTH = 2048
-# For the memory plan: how many copies there are of what one call gathered, and of its scores in
-# float32, and how many bytes the masks take for each position.
+# For the memory plan: number of copies of one call's gathered tokens, and of its scores in float32,
+# and bytes of masks for each position.
 _GATHERED_COPIES, _SCORE_COPIES = 3, 4
 _MASK_BYTES = _TILE * 2 * 14
 
 
 @dataclass(frozen=True, slots=True)
 class _Decodes:
-    """Rows [first, last), of one token each, for each of which `width` blocks are gathered.
+    """Rows [first, last) of one token each, for each of which `width` blocks are gathered.
 
     Attributes:
-        blocks: [(last - first) * width] int64, numbers of blocks.
+        blocks: [(last - first) * width] int64, block numbers.
         mask: [last - first, 1, 1, width * block_size], added to the scores.
     """
 
@@ -60,7 +59,7 @@ class _Prefill:
         offset: index of its first token in the packed step.
         start, count: its tokens are at positions [start, start + count).
         reach: position of the first token of `blocks`.
-        blocks: [B] int64, numbers of blocks.
+        blocks: [B] int64, block numbers.
     """
 
     offset: int
@@ -79,9 +78,9 @@ class _Layout:
 class TorchAttention:
     """Gathers each sequence's blocks and calls `scaled_dot_product_attention`.
 
-    Decode rows of similar length share a call, padded to the longest; a prefill row takes a call
-    for each tile of queries. Softcap and sinks, which that function lacks, go through a softmax of
-    our own in float32.
+    Decode rows of similar length share a call, padded to the longest; a prefill row needs a call
+    for each tile of queries. Softcap and sinks, which that function lacks, use a softmax of our own
+    in float32.
     """
 
     def __init__(self) -> None:
@@ -97,7 +96,7 @@ class TorchAttention:
 
     @staticmethod
     def step_bytes(shape: ModelShape, largest: LargestStep, device: torch.device) -> int:
-        """Most bytes that the attention of a step takes. Its layers take them in turn."""
+        """Most bytes for the attention of a step, which its layers use in turn."""
         together = min(_group_limit(device), largest.seqs * largest.longest)
         token = max((one.stored for one in shape.layers), default=0) * shape.dtype_bytes
         gathered = max(largest.longest, together) * token
@@ -146,7 +145,7 @@ class TorchAttention:
 
         Args:
             query: [count, kv_heads, groups, head_dim].
-            key, value: as gathered, [B, block_size, kv_heads, head_dim or value_dim].
+            key, value: gathered, [B, block_size, kv_heads, head_dim or value_dim].
             output: [count, kv_heads, groups, value_dim], written to.
         """
         key, value = (x.flatten(0, 1).transpose(0, 1) for x in (key, value))
@@ -157,7 +156,7 @@ class TorchAttention:
             tile = max(1, min(_TILE, _MAX_SCORES // (kv_heads * groups * key.shape[1])))
         for first in range(0, row.count, tile):
             last = min(first + tile, row.count)
-            # Keys [begin, end), counted from the first one that was gathered.
+            # Keys [begin, end), counted from the first gathered one.
             end = row.start + last - row.reach
             begin = 0
             if params.window is not None:
@@ -177,11 +176,11 @@ class TorchAttention:
     def _band(self, window: int | None, before: int, queries: int, like: Tensor) -> Tensor:
         """The mask of a tile: [queries, before + queries].
 
-        What a query sees depends on the distance only, so that every tile's mask is a part of one
-        band. The band is kept from step to step.
+        A query's mask depends only on distances, so that every tile's mask is a part of one band,
+        which is kept from step to step.
 
         Args:
-            before: how many keys come before the one of the tile's first query.
+            before: number of keys before that of the tile's first query.
         """
         band = self._bands.get(window)
         if band is None or band.shape[1] < before + _TILE:
@@ -193,15 +192,15 @@ class TorchAttention:
             self._bands[window] = band.masked_fill_(hidden, float("-inf"))
         reach = band.shape[1] - _TILE
         mask = band[:queries, reach - before : reach + queries]
-        # CUDA's memory-efficient kernel wants an aligned mask, and looks at its strides only.
+        # CUDA's memory-efficient kernel needs an aligned mask, and only checks its strides.
         return mask if mask.device.type == "cpu" else mask.contiguous()
 
 
 def _gather(
     storage: TokenStorage | UnitStorage, layer: int, blocks: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values of whole blocks. Where values are in their keys, whole keys are weighed:
-    `scaled_dot_product_attention` holds all scores in memory where the two are not equally long.
+    """Gather keys and values of whole blocks. If values are in their keys, whole keys are weighted:
+    `scaled_dot_product_attention` stores all scores if the two have different lengths.
     """
     key, value = storage.gather(layer, blocks)
     return key, key if storage.shape.value_in_key else value
@@ -213,9 +212,9 @@ def _decode(
     """Attention of the rows of a run, in one call.
 
     Args:
-        query: [rows, kv_heads, groups, head_dim]: the query heads that share a key head stand where
-            a prefill has its queries.
-        key, value: as gathered, [rows * width, block_size, kv_heads, head_dim or value_dim].
+        query: [rows, kv_heads, groups, head_dim]: the query heads that share a key head take the
+            place of a prefill's queries.
+        key, value: gathered, [rows * width, block_size, kv_heads, head_dim or value_dim].
 
     Returns:
         [rows, kv_heads, groups, value_dim].
@@ -245,7 +244,7 @@ def _attention(
     params: AttentionParams,
     sinks: Tensor | None,
 ) -> Tensor:
-    """`scaled_dot_product_attention`, or with softcap or sinks the same in float32.
+    """`scaled_dot_product_attention`, or the same in float32 if there are softcap or sinks.
 
     Args:
         sinks: those of `params`, in a shape that broadcasts to [..., queries, 1].
@@ -264,7 +263,7 @@ def _attention(
 
 
 def _lay_out(context: StepContext, window: int | None) -> _Layout:
-    """Which blocks each call gathers, for layers with this window."""
+    """Choose the blocks that each call gathers, for layers with this window."""
     size = context.storage.shape.block_size
     device = context.storage.shape.device
     lengths = context.starts + context.counts
@@ -281,8 +280,8 @@ def _lay_out(context: StepContext, window: int | None) -> _Layout:
     for first, last in _runs(widths, size, _group_limit(device)):
         low, high = first_blocks[first:last, None], last_blocks[first:last, None]
         width = int((high - low).max())
-        # Padding repeats a row's own last block, because another sequence's block could hold NaN,
-        # which no mask stops.
+        # Padding repeats a row's own last block, because another sequence's block could contain
+        # NaN, which no mask stops.
         columns = np.minimum(low + np.arange(width), high - 1)
         blocks = np.take_along_axis(context.block_tables[first:last], columns, axis=1)
         positions = (low * size) + np.arange(width * size)
@@ -315,7 +314,7 @@ def _runs(widths: IntArray, block_size: int, max_tokens: int) -> list[tuple[int,
     """Runs [first, last) of decode rows to gather together, longest rows first.
 
     Args:
-        widths: [rows], blocks that each row needs; they rise, but for the alignment of windows.
+        widths: [rows], blocks that each row needs; rising, except for the alignment of windows.
         max_tokens: most tokens that a run of several rows may gather.
     """
     runs: list[tuple[int, int]] = []

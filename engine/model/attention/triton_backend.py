@@ -1,4 +1,4 @@
-"""Attention by the Triton kernels, on a GPU."""
+"""TritonAttention: attention by the Triton kernels, on a GPU."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class _Layout:
 
 
 class TritonAttention:
-    """Attention by the kernels of engine/triton, which read the paged cache as it lies."""
+    """Attention by the kernels of engine/triton, which read the paged cache in place."""
 
     @staticmethod
     def why_not(shape: CacheShape) -> str:
-        """Why a cache of this shape cannot be served; empty if it can."""
+        """Why a cache of this shape is not supported; empty if it is."""
         if importlib.util.find_spec("triton") is None:
             return "this installation has no triton"
         if shape.device.type != "cuda" and not is_interpreted():
@@ -58,7 +58,7 @@ class TritonAttention:
 
     @staticmethod
     def step_bytes(shape: ModelShape, largest: LargestStep, device: torch.device) -> int:
-        """Most bytes that the attention of a step takes: output, parts and work lists."""
+        """Most bytes for the attention of a step: output, parts and work lists."""
         dtype = torch.float32 if shape.dtype_bytes == 4 else torch.bfloat16
         ways = ways_on(device, max(shape.head_dim, shape.value_dim), dtype)
         programs = programs_on(device, shape.num_kv_heads, ways)
@@ -93,12 +93,12 @@ class TritonAttention:
         if layout is None:
             layout = _lay_out(context, params.window, groups)
             context.layouts[params.window, groups] = layout
-        # The stride of a single token may be any number, and some would have a kernel compiled
-        # anew.
+        # The stride of a single token may be any number, and some would make a kernel compile
+        # again.
         if query.stride(2) != 1 or (tokens == 1 and query.stride(0) != heads * head_dim):
             query = query.contiguous().view(tokens, heads, head_dim)
         output = query.new_empty(tokens, heads, shape.value_dim)
-        # Kernels are started on the current GPU.
+        # Kernels run on the current GPU.
         with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
             for pieces in layout.pieces:
                 paged_attention(
@@ -117,7 +117,7 @@ class TritonAttention:
 
 
 def ways_on(device: torch.device, head_dim: int, dtype: torch.dtype) -> Ways:
-    """How attention is computed on a device, as in `engine.triton.ways.ways_for`."""
+    """The tiles and stages of attention on a device (`engine.triton.ways.ways_for`)."""
     capability = 0
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
@@ -126,12 +126,12 @@ def ways_on(device: torch.device, head_dim: int, dtype: torch.dtype) -> Ways:
 
 
 def ways_of(shape: CacheShape) -> Ways:
-    """How attention over a cache of this shape is computed."""
+    """The tiles and stages of attention over a cache of this shape."""
     return ways_on(shape.device, max(shape.head_dim, shape.value_dim), shape.dtype)
 
 
 def programs_on(device: torch.device, kv_heads: int, ways: Ways) -> int:
-    """How many items fill the device once, if each has a program for each key head."""
+    """Number of items that fill the device once, with a program of each for each key head."""
     processors = 1
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
