@@ -1,8 +1,8 @@
-"""read_config: what a GGUF file states of a model, by the names of transformers' configurations.
+"""read_config: reads a GGUF file's configuration, by the names of transformers' configurations.
 
-transformers' own table says which of llama.cpp's keys is which of its names. What that table leaves
-out although llama.cpp computes by it stands here: the width of a head, scaled and partial
-rotations, windows, soft caps, experts' sizes.
+transformers' own table maps llama.cpp's keys to its names. This module adds what the table omits
+although llama.cpp computes with it: the width of a head, scaled and partial rotations, windows,
+soft caps, experts' sizes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from engine.api.errors import ModelError
 from engine.model.checkpoint import CONFIG_FILE, StoredTensor
 from engine.model.gguf.header import Header
 
-_GENERAL = {"general", "tokenizer"}  # tables that are of no architecture
-# Where transformers' table, or its model type, has another name than llama.cpp's architecture.
+_GENERAL = {"general", "tokenizer"}  # tables that belong to no architecture
+# Names in transformers' table, or of its model type, that differ from llama.cpp's architecture.
 _TABLES = {
     "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
     "gpt-oss": "gpt_oss",
     "minimax-m2": "minimax_m2",
 }
-_MODEL_TYPES = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}  # files hold the text part alone
+_MODEL_TYPES = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}  # files have only the text part
 
-# The attention of these may have heads of any width. A width that the table takes for another one
-# is left alone.
+# Architectures whose attention may have heads of any width. A width that the table uses for another
+# one is left alone.
 _WIDE_HEADS = {
     *("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gpt_oss", "phi3"),
     *("gemma2", "gemma3", "nemotron"),
 }
 _PARTLY_ROTATED = {"phi3", "stablelm", "nemotron"}
 _ROTATED = _WIDE_HEADS | _PARTLY_ROTATED | {"starcoder2", "minimax_m2", "falcon", "lfm2"}
-# What is read of these beside transformers' table.
+# Keys to read for these beside transformers' table.
 _MORE: Mapping[str, Mapping[str, str]] = {
     "qwen2_moe": {
         "expert_feed_forward_length": "moe_intermediate_size",
@@ -52,8 +52,9 @@ _MORE: Mapping[str, Mapping[str, str]] = {
     "gpt_oss": {"attention.sliding_window": "sliding_window"},
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
-_TIED = {"falcon", "bloom"}  # their files hold the head a second time
-# The largest Gemmas scale queries by the model's width over its heads; llama.cpp knows them so.
+_TIED = {"falcon", "bloom"}  # their files contain the head a second time
+# The largest Gemmas scale queries by the model's width over its heads; llama.cpp knows them by
+# their layers.
 _SCALED_BY_ALL = {"gemma2": 46, "gemma3": 62}
 _SCALES_TWO_WAYS = "gemma3"  # layers with a window rotate by another base, which is not scaled
 _LOCAL_BASE = 10_000.0
@@ -67,10 +68,10 @@ def read_config(header: Header, path: Path) -> dict[str, Any]:
     """The configuration, by transformers' names.
 
     Args:
-        path: of the file, for errors.
+        path: the file, for errors.
 
     Raises:
-        ModelError: transformers does not know such a model, or not all of it.
+        ModelError: transformers does not support such a model, or not all of it.
     """
     from transformers import integrations
 
@@ -122,7 +123,7 @@ def architecture_of(header: Header, path: Path) -> str:
     """llama.cpp's name of the architecture.
 
     Raises:
-        ModelError: the file states none.
+        ModelError: the file does not state it.
     """
     found = header.metadata.get("general.architecture")
     if not isinstance(found, str):
@@ -138,8 +139,9 @@ class _Own:
         self._architecture = architecture
 
     def get(self, key: str) -> Any:
-        """A value; None if it is not stated. A list of equal numbers, one for each layer, is one
-        number."""
+        """A value; None if it is not stated. A list of equal numbers for all layers becomes one
+        number.
+        """
         value = self._metadata.get(f"{self._architecture}.{key}")
         if isinstance(value, np.ndarray):
             values = value.tolist()
@@ -152,7 +154,7 @@ class _Own:
 
 
 def _state_layers(stated: dict[str, Any], own: _Own, table: str) -> None:
-    """State what depends on several keys: kinds of layers, scales, gates."""
+    """Set values that depend on several keys: kinds of layers, scales, gates."""
     layers = stated.get("num_hidden_layers")
     pattern = own.get("attention.sliding_window_pattern")
     if type(pattern) is bool:
@@ -180,10 +182,10 @@ def _state_layers(stated: dict[str, Any], own: _Own, table: str) -> None:
 def _rotation(
     own: _Own, tensors: Mapping[str, StoredTensor], table: str, path: Path
 ) -> dict[str, Any]:
-    """How positions are rotated, as far as it is not plain RoPE over the whole head.
+    """How positions are rotated, if it is not plain RoPE over the whole head.
 
     Raises:
-        ModelError: it is scaled in a way that is not read.
+        ModelError: its scaling is not supported.
     """
     found: dict[str, Any] = {}
     width = own.get("rope.dimension_count")
@@ -208,7 +210,7 @@ def _rotation(
             "attention_factor": share,
         }
     if _FREQUENCIES in tensors and kind == "none":
-        # Llama 3.1 divides each frequency by a factor of its own, which is what LongRoPE does, too.
+        # Llama 3.1 divides each frequency by its own factor, as LongRoPE does.
         factors = _numbers(tensors[_FREQUENCIES])
         return found | {
             "rope_type": "longrope",
@@ -238,15 +240,15 @@ def _rotation(
     if share != 1.0:
         found["attention_factor"] = share * (1 + 0.1 * math.log(factor))
     if table == "gpt_oss":
-        found["truncate"] = False  # as the model itself has it
+        found["truncate"] = False  # as in the model itself
     return found
 
 
 def _numbers(tensor: StoredTensor) -> list[float]:
-    """A vector that the file holds.
+    """Read a vector of the file.
 
     Raises:
-        ModelError: it is not of float32, or cannot be read.
+        ModelError: it is not float32, or cannot be read.
     """
     if tensor.dtype != "F32":
         raise ModelError(f"{tensor.file} stores {tensor.name} as {tensor.dtype}; it must be F32")

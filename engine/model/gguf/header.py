@@ -26,8 +26,8 @@ from engine.model.files import check_file
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_ALIGNMENT = 32  # where the metadata states none
-_MOST_AXES = 4  # as ggml has
+_ALIGNMENT = 32  # unless the metadata states another
+_MOST_AXES = 4  # as in ggml
 _MOST_NAME = 1 << 16  # bytes of a key or of a tensor's name
 
 _STRING, _ARRAY = 8, 9
@@ -37,7 +37,7 @@ _NUMBERS = {
     **{6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8"},
 }
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-# The fewest bytes that a pair, and a tensor's line, can have.
+# The fewest bytes of a pair, and of a tensor's line.
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
 
@@ -55,7 +55,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a file, and of the other parts if the file is one of several.
+    """Read the header of a file, and of its other parts if there are several.
 
     Raises:
         ModelError: a file is missing, truncated or corrupt, or of another version; or a part is
@@ -88,7 +88,7 @@ class _File:
     """One file.
 
     Attributes:
-        digest: of its name, its size and all that stands before the tensors.
+        digest: hash of its name, its size and everything before the tensors.
     """
 
     path: Path
@@ -105,7 +105,7 @@ def _stated(file: _File, key: str, default: int) -> int:
 
 
 def _part_paths(file: _File, count: int) -> list[Path]:
-    """Where the parts lie, by the name of one of them."""
+    """The paths of the parts, by the name of one of them."""
     found = GGUF_PART.fullmatch(file.path.name)
     if found is None or int(found["count"]) != count:
         raise ModelError(
@@ -186,7 +186,7 @@ class _Reader:
         return _File(self._path, metadata, tensors, digest.digest())
 
     def _read_start(self) -> tuple[int, int]:
-        """Check magic and version; returns how many tensors and pairs are announced."""
+        """Check magic and version; returns the numbers of tensors and pairs."""
         if self._data[:4] != _MAGIC:
             raise ModelError(
                 f"{self._path} is no GGUF file: it begins with {self._data[:4]!r}, not {_MAGIC!r}"
@@ -229,7 +229,7 @@ class _Reader:
     def _array(self, key: str, kind: int, count: int) -> np.ndarray[Any, Any]:
         dtype = np.dtype(_NUMBERS[kind])
         self._expect(count * dtype.itemsize, key)
-        # A copy, since the map ends with the reading. Truth values may be any bytes in a file.
+        # A copy, because the map is closed after reading. Booleans may be any bytes in a file.
         values = np.frombuffer(self._data, "u1" if kind == 7 else dtype, count, self._at)
         self._at += count * dtype.itemsize
         return values != 0 if kind == 7 else values.copy()
@@ -253,7 +253,7 @@ class _Reader:
             texts = joined.decode()
         except UnicodeDecodeError:
             raise self._corrupt(f"{key} holds text that is no UTF-8") from None
-        if joined.count(b"\0") != max(count - 1, 0):  # A text has a zero byte of its own.
+        if joined.count(b"\0") != max(count - 1, 0):  # A text contains a zero byte itself.
             return [text.decode() for text in found]
         return texts.split("\0") if count else []
 
@@ -281,7 +281,7 @@ class _Reader:
         start: int,
         alignment: int,
     ) -> tuple[StoredTensor, ...]:
-        """The tensors where they lie in the file, in its order."""
+        """The tensors at their places in the file, in its order."""
         tensors = []
         names: set[str] = set()
         for name, kind, shape, offset in found:
@@ -318,7 +318,7 @@ class _Reader:
         return tuple(tensors)
 
     def _text(self, what: str, most: int, *, strict: bool = True) -> str:
-        """A string. Only values may be no UTF-8: they are for people."""
+        """Read a string. Only values may be invalid UTF-8, because they are for people."""
         length = self._number(_U64, what)
         if length > most:
             raise self._cut(what)

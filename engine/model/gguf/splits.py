@@ -1,10 +1,10 @@
 """Splits: where a text is cut before its pairs are merged, by the names of tokenizer.ggml.pre.
 
-Each name that llama.cpp writes stands here with the expressions that llama.cpp cuts by, one after
-the other: what one matches is a piece, what it leaves is another, and the next one cuts each piece.
-Source: llm_tokenizer_bpe and unicode_regex_split in llama.cpp's llama-vocab.cpp and unicode.cpp, as
-llama-cpp-python 0.3.36 has them. They are written for Oniguruma, which tokenizers runs. llama.cpp
-tells no upper case from lower case outside ASCII, and neither do these.
+Each name that llama.cpp writes is listed with the expressions by which llama.cpp cuts, in sequence:
+each match is a piece, each rest between matches is another, and the next expression cuts each
+piece. Source: llm_tokenizer_bpe and unicode_regex_split in llama.cpp's llama-vocab.cpp and
+unicode.cpp, as of llama-cpp-python 0.3.36. They are written for Oniguruma, which tokenizers uses.
+llama.cpp does not distinguish upper case from lower case outside ASCII, and neither do these.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-# 's, 't, 're and so on; in Oniguruma (?i:'s) would match a long s, too.
+# 's, 't, 're and so on; in Oniguruma (?i:'s) would also match a long s.
 _ENDINGS = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATH_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,14 +25,14 @@ _DEEPSEEK_TAIL = r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _DEEPSEEK_WORD = rf"{_ASCII_MARKS}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _DEEPSEEK3 = (r"\p{N}{1,3}", _CJK, rf"{_DEEPSEEK_WORD}|{_DEEPSEEK_TAIL}")
-# White space outside ASCII is no part of such a range to llama.cpp.
+# llama.cpp excludes white space outside ASCII from such a range.
 _OLD_CJK = "[[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]&&[^\\s]]+"
-# Digits in threes from the right, the first group with all that stands before it.
+# Digits in threes from the right, the first group with everything before it.
 _THREES = r"[^\p{N}]*(?:\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\p{N}{3})"
 
 
 def _cased(upper: str, lower: str, end: str) -> str:
-    """Words that may begin with capitals, and what may stand behind them."""
+    """Words that may begin with capitals, and their possible endings."""
     return (
         rf"[^\r\n\p{{L}}\p{{N}}]?(?:{upper})*(?:{lower})+{end}"
         rf"|[^\r\n\p{{L}}\p{{N}}]?(?:{upper})+(?:{lower})*{end}"
@@ -77,15 +77,15 @@ _LINES = r"[^\n]+|\n+"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How the texts of a vocabulary are cut, and what else its name says.
+    """How the texts of a vocabulary are cut, and what else its name implies.
 
     Attributes:
         patterns: the expressions, in order.
-        ignores_merges: whether a piece that is a token is never put together of others.
-        adds_bos: whether texts begin with the token that begins a sequence, where the file does
-            not say it.
-        in_bytes: whether pieces are spelled in the letters that GPT-2 has for bytes; else in UTF-8,
-            with U+2581 for a space.
+        ignores_merges: whether a piece that is a token is never assembled from others.
+        adds_bos: whether texts begin with the token that begins a sequence, if the file does not
+            state it.
+        in_bytes: whether pieces are spelled in GPT-2's letters for bytes; else in UTF-8, with
+            U+2581 for a space.
     """
 
     patterns: tuple[str, ...]
@@ -142,7 +142,7 @@ SPLITS: Mapping[str, Split] = {
     **dict.fromkeys(("glm4", "glm5"), replace(_chatglm, ignores_merges=True)),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _bloom),
     **dict.fromkeys(("tiny_aya", "cohere2moe"), _aya),
-    # llama.cpp lets these begin with that token whatever the file says.
+    # llama.cpp starts these with that token whatever the file says.
     **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), replace(_lines, adds_bos=True)),
     "sarvam-moe": _lines,
     "viking": Split((_BLOOM, r"\p{N}")),

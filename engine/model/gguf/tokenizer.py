@@ -1,7 +1,7 @@
-"""build_tokenizer: the tokenizer that a GGUF file describes, with the ids that llama.cpp gives.
+"""build_tokenizer: builds the tokenizer that a GGUF file describes, with the ids of llama.cpp.
 
-It is put together of parts of the tokenizers library, so that nothing of it is slow or ours when it
-runs. Source: llama.cpp's llama-vocab.cpp, as llama-cpp-python 0.3.36 has it.
+It is assembled from parts of the tokenizers library, so that no slow code and none of ours runs in
+it. Source: llama.cpp's llama-vocab.cpp, as of llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _KEY = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
 _NAME = "general.name"
-_OWN_KEYS = ("tokenizer.", _NAME)  # all that is read here
+_OWN_KEYS = ("tokenizer.", _NAME)  # all keys that are read here
 _DEFAULT = "default"
 
 # Kinds of tokens, by their numbers in the file.
@@ -45,15 +45,15 @@ _SPACE = "\u2581"
 _TABLE_BITS = 22
 _PADDING = re.compile(r"\[PAD(\d+)\]")
 
-# What tokens are for where the file does not say it, as llama.cpp has it.
+# The roles of tokens if the file does not state them, as in llama.cpp.
 _DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
     "t5": {"eos": 1, "unknown": 2, "padding": 0},
     "bert": {"bos": 101, "unknown": 100, "seperator": 102, "padding": 0, "mask": 103},
 }
 
-# Names of tokens that end a generation wherever they are: llama.cpp finds them so, since files say
-# too little of it, and takes them for control tokens whatever the file calls them.
+# Names of tokens that always end a generation: llama.cpp finds them by name, because files state
+# too little, and treats them as control tokens whatever the file calls them.
 _ENDS = frozenset(
     {
         *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>"),
@@ -62,7 +62,7 @@ _ENDS = frozenset(
         *("<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
     }
 )
-# Where a gap in code is filled, these end it; the others mark where it is.
+# These end the filling of a gap in code; the others mark its place.
 _GAP_ENDS = frozenset(
     {
         *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>"),
@@ -78,32 +78,32 @@ _GAPS = frozenset(
         *("<|code_middle|>", "<|middle|>"),
     }
 )
-# It also ends what is struck out in HTML, and llama.cpp takes that for an end, too. Here it is one
-# only where the file calls it a control token.
+# It also ends struck-out text in HTML, which llama.cpp takes for an end too. Here it is an end only
+# if the file calls it a control token.
 _STRUCK = "</s>"
 _CONTROLS = _ENDS | _GAP_ENDS | _GAPS
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def build_tokenizer(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer, with its chat templates.
+    """Build the tokenizer, with its chat templates.
 
     Args:
-        metadata: as `engine.model.gguf.header` reads it.
-        path: of the file, for errors.
+        metadata: the metadata from `engine.model.gguf.header`.
+        path: the file, for errors.
 
     Raises:
-        ModelError: the file describes none, or one that is not read.
+        ModelError: the file describes none, or an unsupported one.
     """
     return _Builder(metadata, path).build()
 
 
 def build_decoder(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokenizerFast:
-    """A tokenizer that decodes as that of `build_tokenizer` does, without the pairs that encoding
-    needs: 0.2 s instead of 1.1 s for 262,144 tokens, and a quarter of the memory. A process that
-    unpickles it has the whole tokenizer.
+    """Build a tokenizer that decodes like that of `build_tokenizer`, without the pairs for
+    encoding: 0.2 s instead of 1.1 s for 262,144 tokens, and a quarter of the memory. A process that
+    unpickles it gets the whole tokenizer.
 
-    Args, Raises: as there.
+    Args, Raises: see `build_tokenizer`.
     """
     return _Builder(metadata, path, decodes_only=True).build()
 
@@ -112,7 +112,7 @@ class _Decoder(PreTrainedTokenizerFast):
     """A tokenizer without pairs.
 
     Attributes:
-        made_of: metadata and path, pickled: 5 MB for 262,144 tokens, where lists of them are 20.
+        made_of: metadata and path, pickled: 5 MB for 262,144 tokens, where lists of them take 20.
     """
 
     made_of: bytes
@@ -126,7 +126,7 @@ def _build_again(made_of: bytes) -> PreTrainedTokenizerFast:
 
 
 def end_token_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens that end a reply, by what the file states and by llama.cpp's list of names."""
+    """The tokens that end a reply, by the file's metadata and by llama.cpp's list of names."""
     tokens = metadata.get(f"{_KEY}tokens")
     if not isinstance(tokens, list):
         return frozenset()
@@ -141,7 +141,7 @@ def end_token_ids(metadata: Mapping[str, Any]) -> frozenset[int]:
         {"<|return|>", "<|call|>"} <= found.keys()
         or ("<|flush|>" in found and not found.keys().isdisjoint({"<|call|>", "<|calls|>"}))
     ):
-        del found["<|end|>"]  # It ends a message there, and the reply goes on with another one.
+        del found["<|end|>"]  # It ends a message there, and the reply continues with another one.
     stated = {metadata.get(f"{_KEY}{key}") for key in _END_KEYS}
     ids = {one for one in stated if type(one) is int and 0 <= one < len(tokens)}
     return frozenset(ids | set(found.values()))
@@ -191,8 +191,8 @@ class _Builder:
         stated = {
             name: self._tokens[self._ids[own]] for own, name in names.items() if own in self._ids
         }
-        # The library copies a tokenizer that it is given by writing it as JSON and reading that,
-        # which takes a second for 262,144 tokens. So it gets one without tokens, and then ours.
+        # The library copies a tokenizer by writing it as JSON and reading that, which takes a
+        # second for 262,144 tokens. So it gets one without tokens first, and then ours.
         kind: Any = _Decoder if self._decodes_only else PreTrainedTokenizerFast
         found: PreTrainedTokenizerFast = kind(
             tokenizer_object=Tokenizer(models.BPE()),
@@ -242,7 +242,7 @@ class _Builder:
         return types[: len(self._tokens)]
 
     def _read_ids(self) -> dict[str, int]:
-        """Which token each purpose has."""
+        """The token for each role."""
         found = dict(_DEFAULT_IDS.get(self._kind, {}))
         for name in ("bos", "eos", "unknown", "seperator", "padding", "mask"):
             stated = self._metadata.get(f"{_KEY}{name}_token_id")
@@ -268,22 +268,22 @@ class _Builder:
         return dict(zip(self._tokens, range(len(self._tokens)), strict=True))
 
     def _merges(self) -> list[tuple[str, str]]:
-        """The pairs that are joined, the first ones first."""
+        """The pairs to join, by priority."""
         stated = self._metadata.get(f"{_KEY}merges")
         if not isinstance(stated, list):
             raise ModelError(f"{self._path} is corrupt: {_KEY}merges is missing")
-        # A part may be or begin with a space, so that the one between parts is sought behind it.
+        # A part may be or begin with a space, so the separator is searched from 1 on.
         if self._decodes_only:
             return []
         pairs = [(one[:at], one[at + 1 :]) for one in stated if (at := one.find(" ", 1)) > 0]
         return list(dict.fromkeys(pairs))
 
     def _bpe(self) -> tuple[Tokenizer, bool, bool]:
-        """Pairs joined by rank: the tokenizer, and what it puts around a text by default."""
+        """Pairs joined by rank: the tokenizer, and the tokens that it adds to a text by default."""
         split = self._split()
         vocabulary = self._vocabulary()
         for number in np.flatnonzero(self._types == _UNUSED).tolist():
-            # llama.cpp's converter fills the embedding up with these; they stand for no text.
+            # llama.cpp's converter pads the embedding with these; they have no text.
             filler = _PADDING.fullmatch(self._tokens[number])
             if filler is not None and int(filler[1]) == number:
                 del vocabulary[self._tokens[number]]
@@ -327,10 +327,10 @@ class _Builder:
         return SPLITS[name]
 
     def _sentencepiece(self) -> Tokenizer:
-        """Pairs joined by the score of what they make.
+        """Pairs joined by the score of the result.
 
-        All pairs that make a token have its rank. llama.cpp takes the left one of two pairs of
-        equal score, and here it is the one whose token has the smaller id; so a file in which all
+        All pairs that make a token have its rank. Of two pairs of equal score, llama.cpp joins the
+        left one, and this joins the one whose token has the smaller id; so a file in which all
         scores are equal is refused.
         """
         vocabulary = self._vocabulary()
@@ -367,10 +367,10 @@ class _Builder:
         return list(zip(map(token, left), map(token, right), strict=True))
 
     def _unigram(self) -> Tokenizer:
-        """The likeliest of all ways to put a text together."""
+        """The likeliest of all segmentations of a text."""
         scores = self._scores()
         types = self._types
-        # Tokens of other kinds never stand for text, and those of the user for all of theirs.
+        # Tokens of other kinds never match text, and the user's always match theirs.
         least = scores[types == _NORMAL].min(initial=0.0)
         scores = np.where(types == _USER, 0.0, scores)
         scores = np.where(np.isin(types, (_NORMAL, _USER, _UNUSED)), scores, least - 1e4)
@@ -399,7 +399,7 @@ class _Builder:
     def _wordpiece(self) -> Tokenizer:
         """The longest tokens, from left to right in each word."""
         unknown = self._ids.get("unknown")
-        # Files mark what begins a word, where the library marks what does not.
+        # Files mark the beginnings of words, where the library marks all other tokens.
         begins = [token.removeprefix(_SPACE) for token in self._tokens]
         vocabulary = {
             begin if token.startswith(_SPACE) or kind != _NORMAL else f"##{token}": number
@@ -423,9 +423,9 @@ class _Builder:
         return backend
 
     def _add_tokens(self, backend: Tokenizer) -> None:
-        """Let a text be searched for the tokens that are found before it is split.
+        """Register the tokens that are found before a text is split.
 
-        Control tokens are never shown; those of the user are text.
+        Control tokens are never shown; the user's are text.
         """
         types = self._types
         kinds: dict[bool, list[AddedToken]] = {True: [], False: []}
@@ -449,12 +449,12 @@ class _Builder:
         )
 
     def _strips(self) -> bool:
-        """Whether added tokens swallow the white space behind them. llama.cpp knows by the name."""
+        """Whether added tokens swallow the white space after them; llama.cpp decides by name."""
         name = str(self._metadata.get(_NAME, "")).lower()
         return "phi-3" in name or "phi3" in name
 
     def _frame(self, backend: Tokenizer, begins: int | None, ends: int | None) -> None:
-        """Put a token before each text, and one behind it."""
+        """Add a token before each text, and one after it."""
         if begins is None and ends is None:
             return
         around = [[(self._tokens[one], one)] if one is not None else [] for one in (begins, ends)]
@@ -468,21 +468,21 @@ class _Builder:
 
 def _halves(tokens: Sequence[str], order: np.ndarray[Any, Any]) -> tuple[list[int], list[int]]:
     """All ways to cut tokens into two other tokens, by hashes: a vocabulary of 262,144 tokens has
-    1.5 million ways, and half a million of them lead to tokens.
+    1.5 million ways, and half a million of them result in tokens.
 
     Args:
-        order: ids of those to cut, in the order of the result.
+        order: ids of the tokens to cut, in the order of the result.
 
     Returns:
-        ids of their left and of their right halves. Equal hashes are taken for equal texts; where
-        they are not, the library finds that a pair makes no token.
+        ids of their left and of their right halves. Equal hashes count as equal texts; if they are
+        not, the library finds that a pair makes no token.
     """
     texts = "".join(tokens)
     codes = np.frombuffer(texts.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    # A text's hash is the sum of its codes by falling powers, modulo 2^64, whatever stands before.
+    # A text's hash is the sum of its codes times falling powers, modulo 2^64, wherever it is.
     factor = np.uint64(0x9E3779B97F4A7C15)
     powers = np.cumprod(np.full(len(codes) + 1, factor, np.uint64))
     inverse = np.uint64(pow(int(factor), -1, 1 << 64))
@@ -495,7 +495,7 @@ def _halves(tokens: Sequence[str], order: np.ndarray[Any, Any]) -> tuple[list[in
         return found
 
     known = hashes(starts, ends)
-    # Most tokens are alone in their place of a table by the first bits; the others are sought.
+    # Most tokens are alone in their entry of a table by the first bits; the others are searched.
     shift = np.uint64(64 - _TABLE_BITS)
     table = np.full(1 << _TABLE_BITS, -1, np.int32)
     table[known >> shift] = np.arange(len(tokens), dtype=np.int32)
@@ -503,7 +503,7 @@ def _halves(tokens: Sequence[str], order: np.ndarray[Any, Any]) -> tuple[list[in
     ranked = known[by_hash]
 
     def tokens_of(wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The id of each; -1 where there is none."""
+        """The id of each hash; -1 if there is none."""
         found: np.ndarray[Any, Any] = table[wanted >> shift]
         others = np.flatnonzero((found >= 0) & (known[found] != wanted))
         at = np.minimum(np.searchsorted(ranked, wanted[others]), len(ranked) - 1)
@@ -522,10 +522,10 @@ def _halves(tokens: Sequence[str], order: np.ndarray[Any, Any]) -> tuple[list[in
 
 
 def _spaces_and_bytes(*, strips: bool) -> decoders.Decoder:
-    """The decoder of tokens that spell a space by a letter of its own, and bytes by number.
+    """The decoder of tokens that spell a space by its own letter, and bytes by number.
 
     Args:
-        strips: whether the space before a text is none of its own.
+        strips: whether to drop a space before the text.
     """
     steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if strips:
