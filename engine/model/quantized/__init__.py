@@ -1,5 +1,5 @@
 """Checkpoints whose weights are quantized on disk, read as plain ones.
 
-A format's file says which stored tensors make a weight, and lets the format's own library make it
-of them. `methods` finds the format of a checkpoint.
+Each format's file decides which stored tensors make a weight, and calls the format's own library to
+make it. `methods` finds the format of a checkpoint.
 """

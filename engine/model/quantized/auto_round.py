@@ -1,4 +1,4 @@
-"""AutoRound: integers of few bits, packed as GPTQ or as AWQ packs them."""
+"""AutoRound: integers of few bits, packed like GPTQ or AWQ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.model.checkpoint import CONFIG_FILE, Checkpoint
 from engine.model.quantized import awq, gptq
 from engine.model.stored import StoredWeight
 
-# As auto-round names its packings. Zeros are stored less one by the first one only.
+# auto-round's names of its packings. Only the first one stores zeros less one.
 _GPTQ = {
     "auto_round:auto_gptq": "gptq",
     "auto_round:gptqmodel": "gptq_v2",
@@ -18,15 +18,15 @@ _GPTQ = {
     "auto_round": "gptq_v2",
 }
 _AWQ = "auto_round:auto_awq"
-_UNPACKED_BITS = 16  # of modules that are stored as they are
+_UNPACKED_BITS = 16  # of modules that are stored unpacked
 
 
 def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWeight]:
     """The weights of such a checkpoint.
 
     Raises:
-        ModelError: they are packed in another way, are no integers, or differ in their bits; or as
-            `gptq.weights` and `awq.weights`.
+        ModelError: they are packed in another way, are not integers, or differ in their bits; or
+            see `gptq.weights` and `awq.weights`.
     """
     path = checkpoint.folder / CONFIG_FILE
     form = stated.get("packing_format", stated.get("backend"))

@@ -1,4 +1,4 @@
-"""AWQ: 4 bits in AutoAWQ's order, which compressed-tensors rewrites as its own."""
+"""AWQ: 4 bits in AutoAWQ's order, which compressed-tensors converts to its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     """The weights of such a checkpoint.
 
     Raises:
-        ModelError: the library is missing, or does not know the version or the number of bits.
+        ModelError: the library is missing, or does not support the version or the number of bits.
     """
     converters = library("compressed_tensors.entrypoints.convert.converters", EXTRA, "AWQ")
     with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
@@ -29,7 +29,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
             group_size=stated.get("group_size", stated.get("q_group_size", 128)),
             zero_point=stated.get("zero_point", True),
             version=str(stated.get("version", "gemm")).lower(),
-            ignore=(),  # What is packed on disk tells which modules are.
+            ignore=(),  # The stored tensors show which modules are.
         )
         (scheme,) = converter.update_config(None).config_groups.values()
     names = ("qweight", "scales", *(("qzeros",) if converter.zero_point else ()))

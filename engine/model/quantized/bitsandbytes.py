@@ -22,7 +22,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     """The weights of such a checkpoint.
 
     Raises:
-        ModelError: the library is missing; a weight has no statistics, or those of another one.
+        ModelError: the library is missing; a weight has no statistics, or those of another weight.
     """
     library("bitsandbytes", _EXTRA, "bitsandbytes")
     for module, group in by_module(checkpoint).items():
@@ -46,7 +46,7 @@ def _unpack_4bit(module: str, parts: dict[str, Tensor]) -> Tensor:
     import bitsandbytes
 
     packed = parts.pop("weight")
-    # The first part of a statistic's name is not looked at; the library wants one.
+    # The first part of a statistic's name is ignored, but the library needs one.
     state = bitsandbytes.functional.QuantState.from_dict(parts, device=packed.device)
     dense: Tensor = bitsandbytes.functional.dequantize_4bit(packed, state)
     return dense

@@ -1,5 +1,6 @@
-"""compressed-tensors: integers of few bits, FP8, NVFP4 and MXFP4, by what its library can
-decompress."""
+"""compressed-tensors: integers of few bits, FP8, NVFP4 and MXFP4, as far as its library
+decompresses them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from engine.model.stored import StoredWeight, plain
 
 EXTRA = "compressed-tensors"
 _MARKS = ("weight_packed", "weight_scale")
-# What a layer's inputs and its cache are scaled with is of no use to a model that is not quantized.
+# Scales of a layer's inputs and its cache are useless for an unquantized model.
 _DROPPED = ("input_", "output_", "q_scale", "k_scale", "v_scale")
 
 
@@ -26,7 +27,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     """The weights of such a checkpoint.
 
     Raises:
-        ModelError: the library is missing or does not know the format; the model was transformed
+        ModelError: the library is missing or does not support the format; the model was transformed
             or pruned in a way that is not undone here; a module has no scheme.
     """
     quantization = library("compressed_tensors.quantization", EXTRA, "compressed-tensors")
@@ -53,10 +54,10 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
 
 
 def decompress(scheme: Any, parts: dict[str, Tensor]) -> Tensor:
-    """A weight of the tensors that a format stores for it.
+    """Make a weight from the tensors that a format stores for it.
 
     Args:
-        scheme: with its format.
+        scheme: the scheme, with its format.
     """
     from compressed_tensors.compressors import BaseCompressor
 
@@ -66,7 +67,7 @@ def decompress(scheme: Any, parts: dict[str, Tensor]) -> Tensor:
 
 
 def _formatted(scheme: Any, common: str) -> Any:
-    """A scheme that states its format: its own, that of the model, or what it must be."""
+    """A scheme with a format: its own, the model's, or the inferred one."""
     from compressed_tensors.compressors.format import infer_module_format
 
     several = common == "mixed-precision"
@@ -75,7 +76,7 @@ def _formatted(scheme: Any, common: str) -> Any:
 
 
 def _scheme_of(module: str, schemes: list[Any], checkpoint: Checkpoint) -> Any:
-    """The scheme whose targets name a module, else the one for a class of modules."""
+    """The scheme whose targets match a module, else the one for a class of modules."""
     from compressed_tensors.utils.match import match_name
 
     if len(schemes) == 1:

@@ -15,7 +15,7 @@ from engine.api.errors import ModelError
 from engine.model.checkpoint import Checkpoint, StoredTensor
 from engine.model.stored import StoredWeight, plain
 
-_SCALE = "_scale_inv"  # the name is historic: it is what a weight is multiplied with
+_SCALE = "_scale_inv"  # a historic name: weights are multiplied with it
 _ACTIVATION_SCALES = (".activation_scale", ".input_scale")
 
 
@@ -38,10 +38,10 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
 
 
 def _repeats(tensor: StoredTensor, scale: StoredTensor, block: Any) -> tuple[int, int]:
-    """How often each scale is repeated along rows and columns before transformers sees it.
+    """How often to repeat each scale along rows and columns for transformers.
 
-    transformers takes the quotient of the sides as the size of a block. Where the last block is
-    cut, this is another size. There the scales are repeated, so that each row has its own.
+    transformers takes the quotient of the sides as the size of a block, which is wrong if the last
+    block is cut. Then the scales are repeated, so that each row has its own.
     """
     sides, grid = tensor.shape[-2:], scale.shape[-2:]
     if len(sides) < 2 or len(grid) < 2 or math.prod(grid) == 1:
@@ -67,7 +67,7 @@ def _unpack(repeats: tuple[int, int], parts: dict[str, Tensor]) -> Tensor:
         if times > 1:
             scale = scale.repeat_interleave(times, axis).narrow(axis, 0, weight.shape[axis])
     if scale.dtype in (torch.float16, torch.bfloat16):
-        scale = scale.float()  # The result has the type of the scale, and is cast when it is done.
+        scale = scale.float()  # The result has the type of the scale, and is cast afterwards.
     operation: Any = Fp8Dequantize
     found = operation(None).convert(
         {"weight": weight, "weight_scale_inv": scale}, full_layer_name="weight"

@@ -1,7 +1,7 @@
 """GGUF: a file, or several parts, with weights, configuration and tokenizer by llama.cpp's names.
 
-Its header is read once (`engine.model.gguf`). transformers knows which tensor of the file is which
-weight, and the gguf library unpacks a tensor.
+Its header is read once (`engine.model.gguf`). transformers maps the file's tensors to weights, and
+the gguf library unpacks a tensor.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from engine.native import kernels
 
 
 class GgufFile:
-    """An opened GGUF file. None of its weights is read yet.
+    """An opened GGUF file, whose weights are not read yet.
 
     Attributes:
-        path: where it is, or one of its parts.
+        path: the file, or one of its parts.
         checkpoint: its tensors, by llama.cpp's names and GGUF's types.
         end_token_ids: tokens that end a reply, by its metadata.
 
     Raises:
-        ModelError: it, or a part of it, is missing, truncated or corrupt; or it holds tensors of a
-            type that is not unpacked.
+        ModelError: it, or a part of it, is missing, truncated or corrupt; or it has tensors of an
+            unsupported type.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,35 +57,35 @@ class GgufFile:
 
     @property
     def kind(self) -> str:
-        """The type that most bytes of the weights have, for people."""
+        """The type of most bytes of the weights, for people."""
         sizes: dict[str, int] = {}
         for tensor in self.checkpoint.tensors:
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.num_bytes
         return f"GGUF {max(sizes, key=sizes.__getitem__)}"
 
     def read_stated(self) -> dict[str, Any]:
-        """The configuration that the file states, by transformers' names.
+        """The file's configuration, by transformers' names.
 
         Raises:
-            ModelError: transformers does not read such a model from GGUF, or not all of it.
+            ModelError: transformers does not support such a model from GGUF, or not all of it.
         """
         return read_config(self._header, self.path)
 
     def tokenizer(self, *, decodes_only: bool = False) -> PreTrainedTokenizerFast:
-        """The tokenizer that the file holds, with its chat templates.
+        """Build the file's tokenizer, with its chat templates.
 
         Args:
-            decodes_only: whether it need not encode before it was pickled and unpickled.
+            decodes_only: whether it encodes only after it has been pickled and unpickled.
 
         Raises:
-            ModelError: it holds none, or one that is not read.
+            ModelError: the file has none, or an unsupported one.
         """
         build = build_decoder if decodes_only else build_tokenizer
         with blaming(f"the tokenizer in {self.path} is broken"):
             return build(self._header.metadata, self.path)
 
     def stored_weights(self, config: PreTrainedConfig) -> tuple[StoredWeight, ...]:
-        """The weights as the model has them.
+        """The weights by the model's names.
 
         Raises:
             ModelError: gguf does not know the names of such a model.
@@ -122,9 +122,10 @@ class GgufFile:
 def _names(gguf: Any, architecture: str, model: Any, processor: Any) -> dict[str, str]:
     """The model's name of each weight, by llama.cpp's name.
 
-    The library's table is asked for a weight's whole name, and then for the name within each part
-    of the model: some files were made of a model without its head, whose names are shorter. It is
-    what transformers' `get_gguf_hf_weights_map` does, which makes the table anew for each module.
+    The library's table is searched for a weight's whole name, and then for the name within each
+    part of the model: some files were made from a model without its head, whose names are shorter.
+    This does the same as transformers' `get_gguf_hf_weights_map`, which makes the table again for
+    each module.
     """
     kind = next((one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), None)
     if kind is None:
@@ -152,7 +153,7 @@ def _names(gguf: Any, architecture: str, model: Any, processor: Any) -> dict[str
 
 
 def _is_read(gguf: Any, kind: Any) -> bool:
-    """Whether the library unpacks a type. One empty block tells it."""
+    """Whether the library unpacks a type, tested with one empty block."""
     _, num_bytes = gguf.GGML_QUANT_SIZES[kind]
     try:
         gguf.dequantize(np.zeros((1, num_bytes), dtype=np.uint8), kind)
@@ -186,10 +187,10 @@ def _stored(
 def _order_of_rows(
     processor: Any, names: Mapping[str, str], name: str, group: Mapping[str, StoredTensor]
 ) -> Tensor | None:
-    """Which row of its tensors, one behind the other, each row of a weight is: [..., rows]; None if
-    it has not just these rows.
+    """Which row of its concatenated tensors each row of a weight is: [..., rows]; None if it does
+    not consist of exactly these rows.
 
-    transformers is handed the rows' numbers, in two columns, and what it makes of them is read.
+    transformers gets the rows' numbers, in two columns, and its result is read.
     """
     parsed: dict[str, dict[str, Any]] = {"tensors": {}}
     before = 0
@@ -204,7 +205,7 @@ def _order_of_rows(
                 parsed["tensors"][name] = done.weights
             before += rows
         made = np.asarray(parsed["tensors"][name], dtype=np.float64)
-    except Exception:  # it wants more than the rows
+    except Exception:  # it needs more than the rows
         return None
     if made.ndim < 2 or made.shape[-1] != 2 or made.size != 2 * before:
         return None
@@ -216,8 +217,8 @@ def _order_of_rows(
 
 
 def _in_order(group: tuple[str, ...], order: Tensor, parts: dict[str, Tensor]) -> Tensor:
-    """Rows in the order in which the weight has them: of blocks, uint8 [rows, bytes], or of
-    numbers, [..., rows, numbers].
+    """Rows in the weight's order: of blocks, uint8 [rows, bytes], or of numbers, [..., rows,
+    numbers].
     """
     count, are_blocks = order.numel(), parts[group[0]].ndim == 1
     if len(group) == 1:
@@ -226,7 +227,7 @@ def _in_order(group: tuple[str, ...], order: Tensor, parts: dict[str, Tensor]) -
         width = sum(parts[own].numel() for own in group) // count
         rows = torch.cat([parts[own].view(-1, width) for own in group])
     flat = order.flatten()
-    # rows[flat] copies byte by byte: 100 ms for 30 MB, of which this takes 19.
+    # rows[flat] copies byte by byte: 100 ms for 30 MB, for which this takes 19.
     made = rows if torch.equal(flat, torch.arange(count)) else rows.index_select(0, flat)
     return made if are_blocks else made.view(*order.shape, -1)
 
@@ -239,7 +240,7 @@ def _unpack(
     group: Mapping[str, StoredTensor],
     parts: dict[str, Tensor],
 ) -> Tensor:
-    """A weight of its tensors, which are more than one where layers were merged."""
+    """Make a weight from its tensors, of which there are several if layers were merged."""
     parsed: dict[str, dict[str, Tensor]] = {"tensors": {}}
     for own, data in parts.items():
         stored = group[own]

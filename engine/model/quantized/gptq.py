@@ -1,4 +1,4 @@
-"""GPTQ: integers of few bits, packed along the inputs as compressed-tensors packs them."""
+"""GPTQ: integers of few bits, packed along the inputs like compressed-tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.model.stored import StoredWeight, plain
 
 _NAMES = ("qweight", "qzeros", "scales", "g_idx")
 _BITS = (2, 4, 8)
-# Zeros are stored less one by the first format, and as they are by the second.
+# The first format stores zeros less one, and the second stores them unchanged.
 _ZERO_LESS = {"gptq": 1, "gptq_v2": 0}
 
 
@@ -53,7 +53,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
             unpack = partial(_unpack, args, _ZERO_LESS[kind])
             yield StoredWeight(f"{module}.weight", parts, unpack)
         for name, tensor in group.items():
-            # AutoGPTQ stores a bias of zeros where the layer has none; the model ignores it.
+            # AutoGPTQ stores a bias of zeros if the layer has none; the model ignores it.
             if not (packed and name in _NAMES):
                 yield plain(tensor)
 
@@ -73,7 +73,7 @@ def _unpack(args: Any, zero_less: int, parts: dict[str, Tensor]) -> Tensor:
     zeros = ((zeros.int() + half + zero_less) % (1 << bits) - half).to(values.dtype)
     order = None
     if "g_idx" in parts:
-        # With the order of activations, a group's inputs are not neighbours.
+        # With activation order, a group's inputs are not adjacent.
         order = torch.argsort(parts["g_idx"].long(), stable=True)
         values = values[:, order]
     dense: Tensor = dequantize(values, scales.T.contiguous(), zeros, args)

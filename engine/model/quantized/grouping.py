@@ -1,4 +1,4 @@
-"""Grouping: finds the stored tensors that make one weight by their names."""
+"""Grouping: finds the stored tensors of a weight by their names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_module(checkpoint: Checkpoint) -> dict[str, Group]:
 
 
 def pick(module: str, group: Mapping[str, StoredTensor], *names: str) -> Group:
-    """The tensors of these names.
+    """Select the tensors with these names.
 
     Raises:
         ModelError: the module lacks one.

@@ -1,4 +1,4 @@
-"""Library: imports what a format of checkpoints needs and a plain installation lacks."""
+"""Library: imports the libraries of checkpoint formats, which a plain installation lacks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from engine.api.errors import ModelError, cause_of
 
 
 def library(module: str, extra: str, format_name: str) -> Any:
-    """A module of a library.
+    """Import a module of a library.
 
     Args:
         extra: batchdeck's extra that installs the library.
-        format_name: what the library is needed for, for the message.
+        format_name: the format that needs the library, for the message.
 
     Raises:
         ModelError: the library is not installed, or cannot be imported.

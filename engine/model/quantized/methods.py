@@ -1,4 +1,4 @@
-"""Methods: the formats of quantized checkpoints that are read, by transformers' names of them."""
+"""Methods: the supported formats of quantized checkpoints, by transformers' names."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _METHODS: dict[str, Callable[[dict[str, Any], Checkpoint], Iterator[StoredWeight
 
 
 def method_of(stated: dict[str, Any], checkpoint: Checkpoint) -> str | None:
-    """What a checkpoint is quantized by; None if it is not.
+    """The quantization method of a checkpoint; None if it has none.
 
     Args:
-        stated: the configuration as it stands in the file.
+        stated: the configuration as stated in the file.
 
     Raises:
-        ModelError: it is quantized in a way that is not supported.
+        ModelError: its quantization is not supported.
     """
     found = _stated(stated, checkpoint)
     if found is None:
         return None
     method = found.get("quant_method") if isinstance(found, dict) else None
     if isinstance(found, dict) and method is None and "load_in_4bit" in found:
-        method = "bitsandbytes"  # as it was written before methods had names
+        method = "bitsandbytes"  # the form from before methods had names
     if not isinstance(method, str) or method not in _METHODS:
         raise ModelError(
             f"{checkpoint.folder / CONFIG_FILE} is quantized by {method!r}; read are "
@@ -63,14 +63,14 @@ def method_of(stated: dict[str, Any], checkpoint: Checkpoint) -> str | None:
 
 
 def stored_weights(stated: dict[str, Any], checkpoint: Checkpoint) -> tuple[StoredWeight, ...]:
-    """The weights of a checkpoint as the model has them. None is read yet.
+    """The weights of a checkpoint by the model's names. None is read yet.
 
     Args:
-        stated: the configuration as it stands in the file.
+        stated: the configuration as stated in the file.
 
     Raises:
-        ModelError: it is quantized in a way that is not supported; a library is missing for it; or
-            its tensors are not those of the format.
+        ModelError: its quantization is not supported; a library is missing for it; or its tensors
+            are not those of the format.
     """
     method = method_of(stated, checkpoint)
     if method is None:
@@ -79,18 +79,19 @@ def stored_weights(stated: dict[str, Any], checkpoint: Checkpoint) -> tuple[Stor
 
 
 def forget(config: PreTrainedConfig) -> None:
-    """Let a configuration be that of a model whose weights are not quantized."""
+    """Remove the quantization from a configuration."""
     for one in (config, config.get_text_config()):
         if hasattr(one, _KEY):
             delattr(one, _KEY)
 
 
 def _stated(stated: dict[str, Any], checkpoint: Checkpoint) -> Any:
-    """What is said of quantization, by the whole or by its text model; or by ModelOpt, which had a
-    file of its own before its configurations had a part."""
+    """The stated quantization, of the whole or of its text model; or ModelOpt's, which used a
+    separate file before configurations had a part for it.
+    """
     text = stated.get("text_config")
     inner = text.get(_KEY) if isinstance(text, dict) else None
     found = stated.get(_KEY, inner)
     if found is None and read_json(checkpoint.folder / _MODELOPT_FILE, CONFIG_BYTES) is not None:
-        return {"quant_method": "modelopt"}  # its tensors say the rest
+        return {"quant_method": "modelopt"}  # its tensors show the rest
     return found

@@ -16,14 +16,14 @@ from engine.model.stored import StoredWeight, plain
 
 _SCALE, _SECOND, _BEFORE = "weight_scale", "weight_scale_2", "pre_quant_scale"
 _OF_WEIGHT = ("weight", _SCALE, _SECOND, _BEFORE)
-# What a layer's inputs and its cache are scaled with is of no use to a model that is not quantized.
+# Scales of a layer's inputs and its cache are useless for an unquantized model.
 _DROPPED = ("input_scale", "output_scale", "k_scale", "v_scale")
 
 
 def weights(stated: object, checkpoint: Checkpoint) -> Iterator[StoredWeight]:
     """The weights of such a checkpoint.
 
-    Which are packed, and how, is told by their tensors, so that models of mixed precision are read
+    Their tensors show which are packed, and how, so that models of mixed precision are supported
     too.
 
     Raises:
@@ -81,6 +81,5 @@ def _unpack_nvfp4(parts: dict[str, Tensor]) -> Tensor:
 
 
 def _folded(weight: Tensor, parts: dict[str, Tensor]) -> Tensor:
-    """The weight that takes its inputs as they are. AWQ multiplies them first, where no norm before
-    it could be made to."""
+    """Make the weight for unscaled inputs. AWQ scales them first, unless a preceding norm does it."""
     return weight * parts[_BEFORE].float() if _BEFORE in parts else weight

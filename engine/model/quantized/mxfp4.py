@@ -19,7 +19,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     """The weights of such a checkpoint.
 
     Raises:
-        ModelError: blocks come without their scales.
+        ModelError: blocks have no scales.
     """
     tensors = {tensor.name: tensor for tensor in checkpoint.tensors}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""torchao: tensors of its own kinds, flattened into safetensors that say how in their headers."""
+"""torchao: tensors of its own kinds, flattened into safetensors whose headers describe them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     """The weights of such a checkpoint.
 
     Raises:
-        ModelError: the library is missing, or the headers do not say what the weights are.
+        ModelError: the library is missing, or the headers do not describe the weights.
     """
     said = checkpoint.metadata
     try:
