@@ -1,4 +1,4 @@
-"""StateCache: what a model's modules are handed in place of transformers' cache."""
+"""StateCache: stands in for transformers' cache in a model's modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.model.state.slots import StateSlots
 
 
 class StateKey(NamedTuple):
-    """Which state it is: a layer may have several, and each several parts."""
+    """Identifies a state: a layer may have several, and each several parts."""
 
     kind: str
     layer: int
@@ -34,19 +34,19 @@ class Sequences(NamedTuple):
 
 
 class StateCache:
-    """Keeps the states of sequences that run side by side, each in a slot.
+    """Keeps the states of concurrent sequences, each in a slot.
 
-    It has the methods that modules call on `transformers.Cache`. Keys and values pass through it,
-    because attention stores them (`engine.model.attention.interface`). States are copied
-    out of their slots for the sequences that a module computes (`computing`), and back when it has
-    computed them, since a module may change in place what it was handed.
+    It has the methods of `transformers.Cache` that modules call. Keys and values pass through it,
+    because attention stores them (`engine.model.attention.interface`). States are copied out of
+    their slots for the sequences that a module computes (`computing`), and back afterwards, because
+    a module may change its inputs in place.
 
     Attributes:
-        askers: the modules that asked for a state while they were watched, in order, and for which.
+        askers: the modules that requested a state while watched, in order, and which states.
     """
 
-    # What transformers asks of any cache. Nothing of it says how many tokens are past: positions
-    # are handed to the model.
+    # Attributes that transformers reads from any cache. None of them is the number of past tokens:
+    # the model receives positions.
     layers = ()
     is_compileable = False
     is_initialized = True
@@ -61,7 +61,7 @@ class StateCache:
 
     @contextmanager
     def computing(self, sequences: Sequences) -> Iterator[None]:
-        """Hand out the states of these sequences, and keep what becomes of them."""
+        """Provide the states of these sequences, and store the updated ones."""
         self._sequences = sequences
         try:
             yield
@@ -73,7 +73,7 @@ class StateCache:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Find out which of a model's modules ask for states."""
+        """Record which of a model's modules request states."""
 
         def enter(module: nn.Module, arguments: object) -> None:
             self._stack.append(module)
@@ -92,7 +92,7 @@ class StateCache:
                 hook.remove()
             self._stack.clear()
 
-    # Of attention.
+    # Methods for attention.
 
     def update(
         self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any
@@ -111,7 +111,7 @@ class StateCache:
     def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
         return query_length, 0
 
-    # Of states.
+    # Methods for states.
 
     def is_recording_past(self, layer: int) -> bool:
         return False
@@ -133,11 +133,11 @@ class StateCache:
         conv_kernel_size: int | None = None,
         **_: Any,
     ) -> Tensor:
-        """Keep the last inputs of a convolution.
+        """Store the last inputs of a convolution.
 
         Returns:
-            those kept so far, and the new ones behind them; if there are none so far, zeros make up
-            for what the convolution lacks.
+            the stored ones followed by the new ones; if none are stored, zeros replace the missing
+            ones.
         """
         key = StateKey("convolution", layer_idx, state_idx)
         size = conv_kernel_size or conv_states.shape[-1]

@@ -1,4 +1,4 @@
-"""Groups: the rows of a packed step as a module with states computes them, and its numbers."""
+"""Groups: the groups of a packed step's rows that a module with states computes together."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from engine.model.state.cache import Sequences
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows that are computed at once: equally long ones, all of them new or none.
+    """Rows that are computed at once: of equal length, and either all new or none.
 
     Attributes:
-        tokens: [R, c] int64 on the device, where their tokens are in the packed step.
+        tokens: [R, c] int64 on the device, indices of their tokens in the packed step.
     """
 
     tokens: Tensor
     sequences: Sequences
 
     def tokenwise(self) -> Iterator[Group]:
-        """The same, one token after the other."""
+        """Split into groups of one token each."""
         for at in range(self.tokens.shape[1]):
             are_new = self.sequences.are_new and at == 0
             yield Group(self.tokens[:, at : at + 1], self.sequences._replace(are_new=are_new))
@@ -38,7 +38,7 @@ def groups_of(
     """The groups of a packed step.
 
     Args:
-        index, starts, counts: as `engine.model.batch.PackedRows` has them.
+        index, starts, counts: see `engine.model.batch.PackedRows`.
     """
     offsets = np.cumsum(counts) - counts
     are_new = starts == 0
@@ -52,9 +52,10 @@ def groups_of(
 
 
 def take(value: Any, tokens: Tensor, total: int) -> Any:
-    """What of a module's argument belongs to some tokens of a packed step of `total`.
+    """The part of a module's argument for some tokens of a packed step of `total`.
 
-    That is so of tensors of [1, total, ...], also within tuples. Others belong to all tokens.
+    This applies to tensors of [1, total, ...], also within tuples. Other arguments are for all
+    tokens.
     """
     if isinstance(value, Tensor):
         packed = value.ndim >= 2 and value.shape[:2] == (1, total)
@@ -65,11 +66,11 @@ def take(value: Any, tokens: Tensor, total: int) -> Any:
 
 
 def put(whole: Any, part: Any, tokens: Tensor, total: int) -> Any:
-    """A module's output for a packed step, of which `part` is for some tokens.
+    """Write `part`, a module's output for some tokens, into its output for a packed step.
 
     Args:
-        whole: the output as far as it is there; None at first.
-        part: a tensor of [R, c, ...], or a tuple of such and of others, which are left out.
+        whole: the output so far; None at first.
+        part: a tensor of [R, c, ...], or a tuple with such tensors; its other items are left out.
     """
     if isinstance(part, Tensor):
         if part.ndim < 2 or part.shape[:2] != tokens.shape:

@@ -1,4 +1,4 @@
-"""StateModules: the modules of a model that keep a state of each sequence, run group by group."""
+"""StateModules: a model's modules that keep a state for each sequence, run group by group."""
 
 from __future__ import annotations
 
@@ -23,35 +23,36 @@ logger = logging.getLogger(__name__)
 def find_states(
     model: PreTrainedModel, shape: ModelShape, max_num_seqs: int, num_snapshots: int
 ) -> StateModules | None:
-    """The modules that keep states; None if all that a model keeps are keys and values.
+    """Find the modules that keep states; None if a model only keeps keys and values.
 
     Args:
-        shape: as the model was traced.
-        max_num_seqs, num_snapshots: as `StateModules` takes them.
+        shape: the traced model's shape.
+        max_num_seqs, num_snapshots: see `StateModules`.
     """
     layers = model.config.get_text_config().num_hidden_layers
     if not shape.state_bytes and shape.num_layers >= layers:
         return None
-    # A probe tells which layers attend.
+    # A probe shows which layers attend.
     return StateModules(model, max_num_seqs, num_snapshots)
 
 
 class StateModules:
-    """Lets modules with states compute packed steps (selective batching, Orca, OSDI'22, section 3).
+    """Makes modules with states compute packed steps (selective batching, Orca, OSDI'22, section
+    3).
 
-    They are those that ask transformers' cache for a state in a probe. Each is called once for each
-    group of equally long rows, with the states of those sequences. All else of the model computes
-    the packed step as ever.
+    They are the modules that request a state from transformers' cache in a probe. Each is called
+    once for each group of rows of equal length, with the states of those sequences. The rest of the
+    model computes the packed step as usual.
 
     Args:
-        max_num_seqs: sequences that have a state at once.
-        num_snapshots: states that are kept beside those.
+        max_num_seqs: number of sequences with a state.
+        num_snapshots: number of further states.
 
     Attributes:
         slots: the memory of states.
         found: the modules that keep states, in order.
-        arguments: what to call the model with besides.
-        layers: the numbers of those that attend, in order.
+        arguments: further arguments for calls of the model.
+        layers: numbers of the attention layers, in order.
     """
 
     def __init__(self, model: PreTrainedModel, max_num_seqs: int, num_snapshots: int) -> None:
@@ -71,7 +72,7 @@ class StateModules:
         self.layers = found.layers
 
     def take_over(self, modules: Iterable[nn.Module]) -> None:
-        """Let modules that were found compute what `begin` was told of, from now on."""
+        """Make these modules compute the rows that `begin` sets, from now on."""
         restarting: set[str] = set()
         for module in modules:
             self._computes = True
@@ -90,8 +91,8 @@ class StateModules:
             )
 
     def begin(self, step: PackedRows, device: torch.device) -> None:
-        """Say which rows the model is called for next."""
-        if self._computes:  # else it would cost a step 12 us for nothing
+        """Set the rows of the next call of the model."""
+        if self._computes:  # otherwise it would cost a step 12 us in vain
             self._groups = groups_of(step.index, step.starts, step.counts, device)
             self._total = len(step.input_ids)
 

@@ -1,4 +1,4 @@
-"""probe: runs a few tokens to find out which of a model's modules keep states, and how."""
+"""probe: runs a few tokens to determine which of a model's modules keep states, and how."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from engine.model.attention.params import AttentionParams
 from engine.model.state.cache import Sequences, StateCache
 from engine.model.state.groups import put, take
 
-# Tokens that are run, and where they are cut in two. A convolution reaches over the cut.
+# Tokens of the probe, and where they are cut in two. A convolution reaches over the cut.
 _NUM_TOKENS = 9
 _CUT = 4
-# The largest difference, as the quotient of norms, that rounding explains. A module that starts
-# anew is off by tenths.
+# The largest difference, as the quotient of norms, that rounding explains. A module that restarts
+# is off by tenths.
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What was found out.
+    """The results of a probe.
 
     Attributes:
-        layers: the layers that attend, in order.
-        restarting: classes of modules that compute a chunk as if nothing were before it.
+        layers: the attention layers, in order.
+        restarting: classes of modules that compute a chunk as if nothing preceded it.
     """
 
     layers: tuple[int, ...]
@@ -40,18 +40,18 @@ class Probed:
 
 
 def cache_argument(model: nn.Module) -> str:
-    """The name by which a model's forward pass takes a cache."""
+    """The name of the cache argument of a model's forward pass."""
     named = inspect.signature(model.forward).parameters
-    # From transformers 5.24 on it is `cache`; then the others still exist in models of one's own.
+    # From transformers 5.24 on it is `cache`; the others still exist in users' own models.
     names = ("cache", "past_key_values", "cache_params")
     return next((name for name in names if name in named), "past_key_values")
 
 
 @torch.inference_mode()
 def probe(model: PreTrainedModel, cache: StateCache) -> Probed:
-    """Find the modules with states, which `cache` knows afterwards.
+    """Find the modules with states, which `cache` records.
 
-    Nothing attends, and what attention gives is zeros: only what reaches it counts.
+    Attention is replaced by zeros, because only its inputs matter.
     """
     recorder = _Recorder()
     calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
@@ -118,7 +118,7 @@ def _goes_on(
 
 @dataclass(slots=True)
 class _Recorder:
-    """Stands for storage and backend, and gives zeros."""
+    """Stands in for storage and backend, and returns zeros."""
 
     layers: set[int] = field(default_factory=set)
     _value_shape: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""StateSlots: the memory of states, a slot for each sequence that runs."""
+"""StateSlots: the memory of states, with a slot for each running sequence."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 class StateSlots:
     """States by key, each a matrix with a row for each slot.
 
-    What a key's state looks like is known when a module first gives one, and its memory is taken
-    then.
+    The shape of a key's state is known when a module first produces one, and its memory is
+    allocated then.
 
     Args:
-        num_slots: of sequences that can run, and of snapshots; 0 keeps the sizes only.
+        num_slots: slots of running sequences and snapshots; 0 records only sizes.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -24,14 +24,14 @@ class StateSlots:
 
     @property
     def bytes_per_sequence(self) -> int:
-        """Bytes of all states of one sequence that are known of."""
+        """Bytes of all known states of one sequence."""
         return sum(state[:1].nbytes for state in self._states.values())
 
     def __len__(self) -> int:
         return len(self._states)
 
     def meet(self, key: Hashable, states: Tensor) -> None:
-        """Make room for a state that looks like these, [R, ...], unless there is.
+        """Allocate memory for states of this shape, [R, ...], if there is none.
 
         Raises:
             ValueError: the state of this key had another shape before.
@@ -47,12 +47,12 @@ class StateSlots:
             )
 
     def room(self, key: Hashable, *shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The memory of a new key's states: [slots, *shape]."""
+        """Allocate the states of a new key: [slots, *shape]."""
         self.meet(key, torch.empty(1, *shape, dtype=dtype, device=device))
         return self._states[key]
 
     def like(self, other: StateSlots, key: Hashable) -> None:
-        """Make room for a state as another has it."""
+        """Allocate a state with the shape of another's."""
         self.meet(key, other._states[key])
 
     def get(self, key: Hashable, slots: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class StateSlots:
         return self._states[key].index_select(0, slots)
 
     def put(self, key: Hashable, slots: Tensor, states: Tensor) -> None:
-        """Store states, [R, ...], in some slots, [R], in the type that the first ones had."""
+        """Store states, [R, ...], in some slots, [R], in the type of the first ones."""
         known = self._states[key]
         known.index_copy_(0, slots, states.to(known.dtype))
 
