@@ -1,4 +1,4 @@
-"""The activations that kernels compute, and which of them a module is."""
+"""Activations: those that kernels compute, and the recognition of a module as one of them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def guess_activation(module: Callable[[Tensor], Tensor]) -> str | None:
-    """The name of the activation that a module computes, if it is one of ours."""
-    # In the model's own type ReLU would pass for GELU, and in a short range an activation that is
-    # clipped would pass for one that is not.
+    """The name of the activation that a module computes, if kernels have it."""
+    # In the model's own type ReLU would pass for GELU, and in a short range a clipped activation
+    # would pass for an unclipped one.
     probe = torch.linspace(-50, 50, 1001, dtype=torch.float64)
     try:
         with torch.inference_mode():
             given = module(probe)
-    except Exception:  # it wants another shape
+    except Exception:  # it expects another shape
         return None
     for name, function in ACTIVATIONS.items():
         if given.shape == probe.shape and torch.allclose(function(probe), given, 1e-6, 1e-6):

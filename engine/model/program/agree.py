@@ -1,4 +1,4 @@
-"""agree: whether a guess gives the recorded numbers."""
+"""agree: whether a guess reproduces the recorded numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 
 
 def differences(got: Tensor, expected: Tensor) -> Tensor:
-    """The norm of each row's difference over the norm of what is expected of it: [rows] float64.
+    """The norm of each row's difference over the norm of its expected value: [rows] float64.
 
-    Each row counts by itself, because what is wrong in a single row is wrong. One norm over all
-    rows would hide it: in many models the first token's numbers are a hundred times as large as
-    those of all others together.
+    Each row counts by itself, because one wrong row is an error. One norm over all rows would hide
+    it: in many models the first token's numbers are a hundred times as large as those of all others
+    together.
     """
     expected = expected.double()
     norms = expected.norm(dim=-1).clamp(min=1e-30)

@@ -1,4 +1,4 @@
-"""Arena: memory for packed weights, all of it in huge pages where the system has them."""
+"""Arena: memory for packed weights, in huge pages if the system has them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-# Bytes that the processor maps as one huge page, and bytes of address space that are asked for at
-# once. They become memory as they are written.
+# Bytes of a huge page, and bytes of address space allocated at once. They become memory when
+# written.
 _PAGE = 2 << 20
 _CHUNK = 256 << 20
-# Weights begin where a cache line does.
+# Weights are aligned to cache lines.
 _LINE = 64
 
 
 class Arena:
-    """Hands out memory, one piece right after the other. A chunk stays until its pieces are gone.
+    """Allocates memory in adjacent pieces. A chunk is freed when all of its pieces are.
 
-    Only memory that fills a huge page, and is aligned to it, can be one. Of 773 MB of weights, 428
-    MB were in huge pages when each weight had memory of its own, and 738 MB are here. A decode step
-    of one sequence takes 28.5 ms instead of 30 (387 million parameters, on two Sapphire Rapids
-    cores that together read 33 GB/s).
+    Only aligned memory that fills a huge page can be one. Of 773 MB of weights, 428 MB were in huge
+    pages when each weight had memory of its own, and 738 MB are here. A decode step of one sequence
+    takes 28.5 ms instead of 30 (387 million parameters, on two Sapphire Rapids cores that together
+    read 33 GB/s).
 
     Args:
         native: the compiled kernels.
@@ -33,7 +33,7 @@ class Arena:
         self._left = torch.empty(0, dtype=torch.uint8)
 
     def take(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Memory for `count` numbers, aligned to 64 bytes; they are undefined."""
+        """Allocate `count` numbers, aligned to 64 bytes and undefined."""
         size = count * dtype.itemsize
         room = -(-size // _LINE) * _LINE
         if room > len(self._left):
@@ -42,7 +42,7 @@ class Arena:
         return piece.view(dtype)
 
     def _chunk(self, size: int) -> Tensor:
-        # Memory of torch's would be counted as taken even where it is never written.
+        # Memory from torch would count as used even if it is never written.
         memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         chunk = whole[-whole.data_ptr() % _PAGE :][:size]

@@ -1,4 +1,4 @@
-"""Buffers: memory for the values of a graph, each taken again when its value is no longer read."""
+"""Buffers: memory for the values of a graph, reused when a value is no longer read."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _Kind = tuple[bool, int, torch.dtype]
 
 
 class Buffers:
-    """Matrices that the values of a graph lie in while the graph is walked through in order.
+    """The matrices of a graph's values, allocated while the graph is traversed in order.
 
     Args:
-        max_tokens, max_samples: rows of the matrices of values, per token and per row that samples.
-        dtype: of all values but the logits.
-        multiple: matrices are filled up with columns of zeros to a multiple of this.
-        adds_in_place: whether a product may lie where the residual lies that is added to it.
-        also: what operations may read beside what the graph says, by their `id`.
-        made: is told of each new matrix, and whether it has a row for each row that samples.
+        max_tokens, max_samples: rows of matrices with a row for each token, and for each row that
+            samples.
+        dtype: type of all values but the logits.
+        multiple: matrices are padded with columns of zeros to a multiple of this.
+        adds_in_place: whether a product may overwrite its residual.
+        also: other values that operations may read, by the operations' `id`.
+        made: called with each new matrix, and whether its rows are those that sample.
     """
 
     def __init__(
@@ -56,16 +57,16 @@ class Buffers:
         self._adds_in_place = adds_in_place
         self._also = also or {}
         self._made = made
-        # Logits are in float32 from the head on, whatever is then done to each of them, because
-        # sampling wants no rounded ones.
+        # Logits are float32 from the head on, through all later operations on them, because
+        # sampling needs them unrounded.
         self._logits = {id(graph.logits)}
         definitions = [definition(operation) for operation in graph.operations]
         for one in reversed(definitions):
             if isinstance(one, Elementwise) and id(one.out) in self._logits:
                 self._logits |= {id(view.value) for view in reads(one)}
-        # So do experts want the logits of their router.
+        # Experts also need their router's logits unrounded.
         self._logits |= {id(x.logits.value) for x in definitions if isinstance(x, Experts)}
-        # A product of the columns of the last head reads a whole multiple of them, too.
+        # A product of the last head's columns also reads a whole multiple of them.
         self._by_heads = {id(one.x.value) for one in definitions if isinstance(one, PerHead)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
@@ -77,7 +78,7 @@ class Buffers:
         self._free: dict[_Kind, list[int]] = {}
 
     def enter(self, at: int, operation: Operation) -> None:
-        """Give an operation's result its place, beside all that it reads.
+        """Allocate an operation's result, beside all values that it reads.
 
         Args:
             at: the operation's index in the graph.
@@ -96,7 +97,7 @@ class Buffers:
         self._held.append(value)
 
     def place(self, view: View) -> tuple[int, int, int]:
-        """The number of the matrix that a view lies in, its first column, and its columns."""
+        """The matrix number of a view, its first column, and its number of columns."""
         return self._at[id(view.value)], view.column, view.columns
 
     def tensor(self, view: View) -> Tensor:
@@ -109,7 +110,7 @@ class Buffers:
         return self.tensor(View(value, 0, value.width))
 
     def _replaced(self, at: int, operation: Operation) -> Value | None:
-        """The residual whose place a product may take, because nothing reads it afterwards."""
+        """The residual that a product may overwrite, because nothing reads it afterwards."""
         if not (self._adds_in_place and isinstance(operation, Linear) and operation.residual):
             return None
         residual = operation.residual
@@ -127,7 +128,7 @@ class Buffers:
         return reads(operation) if also is None else [*reads(operation), also]
 
     def _beside(self, product: Linear) -> list[View]:
-        """What a product reads beside its residual."""
+        """The values that a product reads beside its residual."""
         also = self._also.get(id(product))
         return [product.x] if also is None else [product.x, also]
 
@@ -139,8 +140,7 @@ class Buffers:
 
     def _make(self, value: Value) -> int:
         per_sample, width, dtype = self._kind(value)
-        # It holds zeros, because kernels read the columns past a value's width and never write
-        # them.
+        # It is zeroed, because kernels read the columns past a value's width and never write them.
         matrix = _zeros(self._rows[per_sample], width, dtype, self._device)
         self._made(matrix, per_sample)
         self._matrices.append(matrix)
@@ -148,8 +148,9 @@ class Buffers:
 
 
 def _zeros(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A matrix of zeros. On the CPU its rows take no memory until a step is that large: the logits
-    of 256 rows are 268 MB where a vocabulary has 262,144 words, and torch would write them all.
+    """Allocate a matrix of zeros. On the CPU its rows take no memory until a step needs them: the
+    logits of 256 rows are 268 MB with a vocabulary of 262,144 words, and torch would write them
+    all.
     """
     size = rows * columns * dtype.itemsize
     if device.type != "cpu" or not size:

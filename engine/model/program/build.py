@@ -41,7 +41,7 @@ from engine.model.program.stage import Stage
 from engine.model.program.verify import Wrong, kind_of, mismatch
 from engine.model.state.slots import StateSlots
 
-# A tile's depth, in numbers. Kernels read rows up to a multiple of it, so buffers are filled up to
+# Depth of a tile, in numbers. Kernels read rows up to a multiple of it, so buffers are padded to
 # that with columns of zeros.
 _DEPTH = 32
 
@@ -50,10 +50,10 @@ NativeView = tuple[int, int, int]  # buffer, first column, columns
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool of several parts, as `engine.cache.storage.cache_shapes` has them.
+    """A pool of several parts (`engine.cache.storage.cache_shapes`).
 
     Attributes:
-        places: as in `engine.cache.storage.places`.
+        places: see `engine.cache.storage.places`.
     """
 
     parts: Sequence[KVStorage]
@@ -87,25 +87,25 @@ def build(
 ) -> Built:
     """Lay out a graph as a program.
 
-    The model's matrices go over into the program. After that the model can run its opaque modules
-    only.
+    The program takes over the model's matrices. Afterwards the model can only run its opaque
+    modules.
 
     Args:
-        parameters: of the model.
-        pool: what to begin with; its type is that of the whole program.
-        max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
-        states: where the states of operations that keep some are to lie.
-        coded: which of the model's parameters are codes, if any.
+        parameters: the model's parameters.
+        pool: the first pool; its type is that of the whole program.
+        max_tokens, max_samples: most tokens, and most sampling rows, of a step.
+        states: memory for the states of operations that keep them.
+        coded: the model's parameters that are codes, if any.
 
     Raises:
-        MismatchError: a kernel does not take what the model gives it.
+        MismatchError: a kernel does not support its inputs.
     """
     packer = Packer(native, parameters, graph.operations, pool.parts[0].shape.dtype, coded)
     return _Builder(graph, native, packer, pool, max_tokens, max_samples, states).build()
 
 
 def attach(program: Any, pool: Pool) -> None:
-    """Let a program's steps use this pool from now on."""
+    """Use this pool in a program's steps from now on."""
     for layer, (number, place) in enumerate(pool.places):
         part = pool.parts[number]
         shape = part.shape
@@ -129,8 +129,8 @@ class _Builder:
         self._native = native
         self._packer = packer
         self._wrong: dict[int, Wrong] = {}
-        self._experts: dict[int, Any] = {}  # `_native.Experts`, by their operation
-        self._coded_tables: set[int] = set()  # embeddings, by their operation
+        self._experts: dict[int, Any] = {}  # `_native.Experts`, by operation
+        self._coded_tables: set[int] = set()  # embeddings, by operation
         self._program = native.Program()
         whole = pool.parts[0].shape
         self._dtype = whole.dtype
@@ -147,8 +147,7 @@ class _Builder:
 
     def build(self) -> Built:
         operations = self._graph.operations
-        # All products are packed first, because a table that is tied to one is looked up in its
-        # packed weights.
+        # Products are packed first, because a table tied to one is looked up in its packed weights.
         products: dict[int, tuple[Product, ...]] = {}
         for at, operation in enumerate(operations):
             with self._refusing(at, operation):
@@ -182,7 +181,7 @@ class _Builder:
 
     @contextmanager
     def _refusing(self, at: int, operation: Operation) -> Iterator[None]:
-        """Note that a kernel does not take what an operation gives it."""
+        """Record that a kernel does not support an operation's inputs."""
         try:
             yield
         except ValueError as error:
@@ -333,8 +332,8 @@ class _Builder:
         program, view = self._program, self._buffers.place
         query = view(operation.query)
         key, value = (one and view(one) for one in (operation.key, operation.value))
-        # They are rotated and normed in place, because nothing but attention reads them
-        # (`engine.model.program.fuse` sees to that).
+        # They are rotated and normed in place, because only attention reads them
+        # (`engine.model.program.fuse` ensures that).
         for part, heads, rotation, by in (
             (query, operation.heads, operation.query_rotation, operation.query_norm),
             (key, operation.kv_heads, operation.key_rotation, operation.key_norm),
@@ -372,7 +371,7 @@ class _Builder:
         inputs = (operation.query, operation.key, operation.value, operation.decay)
         key_dim = operation.key.columns // way.key_heads
         value_dim = operation.value.columns // way.heads
-        # In float32, because what it sums up is rounded once a token.
+        # In float32, because its sum is rounded once a token.
         state = self._state(operation, way.heads, key_dim, value_dim, dtype=torch.float32)
         low, high = way.limits
         self._program.recur(
@@ -393,14 +392,14 @@ class _Builder:
         )
 
     def _state(self, operation: Operation, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Memory for what an operation keeps of each sequence: [slots, *shape]."""
+        """Memory for an operation's state of each sequence: [slots, *shape]."""
         assert self._states is not None
         device = torch.device("cpu")
         return self._states.room(id(operation), *shape, dtype=dtype, device=device)
 
 
 def _part(view: NativeView, product: Product) -> NativeView:
-    """The columns of a result that one of its products gives."""
+    """The columns of a result that one of its products computes."""
     return view[0], view[1] + product.column, product.columns
 
 
@@ -409,7 +408,7 @@ def _whole(value: Value) -> View:
 
 
 def _rotations(operation: Operation) -> int:
-    """How many instructions rotate and norm what attention is given."""
+    """Number of instructions that rotate and norm attention's inputs."""
     if not isinstance(operation, Attend):
         return 0
     rotations = operation.query_rotation, operation.key_rotation

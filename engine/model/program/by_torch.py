@@ -1,5 +1,5 @@
-"""by_torch: operations computed in torch by their definitions, and what else torch runs between two
-stretches of a program.
+"""by_torch: operations computed in torch by their definitions, and whatever else torch runs between
+two segments of a program.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ RowWise = Norm | Linear | Gated | Elementwise | Experts | PerHead | Beside
 
 
 def set_apart(graph: Graph, wrong: Iterable[Wrong]) -> Graph:
-    """The graph with some of its operations left to torch.
+    """The graph with some of its operations assigned to torch.
 
     Raises:
-        MismatchError: it is another graph than the one whose operations were found wrong.
+        MismatchError: the graph is not the one whose operations were found wrong.
     """
     operations = list(graph.operations)
     for one in wrong:
@@ -78,9 +78,8 @@ def set_apart(graph: Graph, wrong: Iterable[Wrong]) -> Graph:
 
 
 def weights_kept(graph: Graph, coded: Coded | None) -> int:
-    """Bytes of weights that operations which were set apart keep, beyond those that kernels would
-    have taken in their place: those that a kernel packs too, and those that it would have packed
-    as codes.
+    """Bytes of weights kept by operations assigned to torch, beyond those that kernels would need
+    in their place: weights that a kernel also packs, or would have packed as codes.
     """
     packed = {address_of(one) for operation in graph.operations for one in _packed(operation)}
     apart = [one.operation for one in graph.operations if isinstance(one, ByTorch)]
@@ -100,8 +99,8 @@ def weights_kept(graph: Graph, coded: Coded | None) -> int:
 
 
 def _packed(operation: Operation) -> tuple[Weight, ...]:
-    """The matrices that a kernel for an operation reads packed. A table that is tied to one of them
-    is looked up there.
+    """The matrices that an operation's kernel reads packed. A table tied to one of them is looked
+    up there.
     """
     match operation:
         case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
@@ -111,8 +110,8 @@ def _packed(operation: Operation) -> tuple[Weight, ...]:
 
 
 def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
-    """Give operations that were set apart weights of their own, in the program's type, where they
-    read parameters that stay as they are stored.
+    """Give operations assigned to torch their own weights, in the program's type, if they read
+    parameters in stored form.
     """
 
     def own(weight: Weight) -> Weight:
@@ -127,12 +126,12 @@ def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
 
 
 def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
-    """Compute an operation on some rows, each by itself, at least in float32.
+    """Compute an operation on some rows, independently, at least in float32.
 
     Products are computed in the type of their rows.
 
     Args:
-        of: the numbers of a view, [rows, columns].
+        of: returns the numbers of a view, [rows, columns].
     """
     match operation:
         case Norm(x=x, groups=groups):
@@ -165,7 +164,7 @@ def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
 
 
 def normal(x: Tensor, by: Norm | HeadNorm) -> Tensor:
-    """The norm over the last axis."""
+    """Normalise over the last axis."""
     given = x - x.mean(-1, keepdim=True) if by.center else x
     made = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + by.eps)
     made = made if by.weight is None else made * by.weight
@@ -196,13 +195,12 @@ def _experts(operation: Experts, x: Tensor, logits: Tensor) -> Tensor:
 
 
 class Between:
-    """Runs by torch, between two segments of a program on the CPU, modules as they are and
-    operations that were set apart.
+    """Runs, between two segments of a CPU program, opaque modules and operations assigned to torch.
 
     Args:
-        stages: of the program.
-        places: as in `engine.cache.storage.places`.
-        slots: where states lie; None if the model keeps none.
+        stages: stages of the program.
+        places: see `engine.cache.storage.places`.
+        slots: memory of states; None if the model keeps none.
     """
 
     def __init__(
@@ -223,15 +221,15 @@ class Between:
         self._fewest = sys.maxsize
 
     def attach(self, parts: Sequence[KVStorage]) -> None:
-        """Let the steps that follow use this pool."""
+        """Use this pool in the following steps."""
         self._parts = parts
         self._contexts, self._step = {}, None
 
     def run(self, stage: Stage, step: PackedStep, ids: IntArray) -> None:
-        """Compute a stage of a step, if there are any rows to compute.
+        """Compute a stage of a step, if it has any rows.
 
         Args:
-            ids: [T], by which embeddings look up the step's tokens.
+            ids: [T], the ids for embeddings to look up.
         """
         begun = perf_counter()
         self._run(stage, step, ids)
@@ -335,12 +333,12 @@ class Between:
             out[tokens] = recur(query, key, value, decay, rate, way, state)
 
     def _room(self, operation: Kerneled, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Memory for what an operation keeps of each sequence: [slots, *shape]."""
+        """Memory for an operation's state of each sequence: [slots, *shape]."""
         assert self._slots is not None
         return self._slots.room(id(operation), *shape, dtype=dtype, device=torch.device("cpu"))
 
     def note(self, step: PackedStep, seconds: float) -> None:
-        """Remember which share of a step was torch's, if it is the smallest so far. A self-test
+        """Record torch's share of a step's time, if the step is the smallest so far. A self-test
         ends with a step of three tokens.
         """
         if self._stages and len(step.input_ids) < self._fewest:
@@ -362,7 +360,7 @@ def off_path(
     """The operations of a program that torch computes: one entry for each kind and width.
 
     Args:
-        share: of the time of a decode step, from 0 to 1; None where it was not measured.
+        share: returns the share of a decode step's time, from 0 to 1; None if not measured.
     """
     found: dict[tuple[str, int], list[Opaque | ByTorch]] = defaultdict(list)
     for one in operations:
@@ -384,7 +382,7 @@ def _sum(shares: Sequence[float | None]) -> float | None:
 
 
 def _sequences(step: PackedStep) -> Iterator[tuple[slice, int, bool]]:
-    """The tokens of each row, the slot of its state, and whether it is the first of its
+    """The tokens of each row, the slot of its state, and whether it is the first row of its
     sequence.
     """
     first = 0

@@ -1,4 +1,4 @@
-"""capture: one forward pass of a model, recorded call by call with everything it computed."""
+"""capture: records one forward pass of a model, call by call, with all results."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from engine.model.state.modules import StateModules
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
 
-# Tokens of the recorded pass, and how many of them sample. No width of a model should equal these
-# by chance, because axes are told apart by size.
+# Tokens of the recorded pass, and how many of them sample. Neither should equal a width of a model
+# by chance, because axes are distinguished by size.
 NUM_TOKENS = 23
 NUM_SAMPLES = 7
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """A call of attention: what it was asked for, and the tensors that it was given.
+    """A call of attention: its parameters and tensors.
 
     Attributes:
         query: [T, heads, head_dim].
@@ -57,11 +57,11 @@ class AttentionCall:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A call of one of the functions by which a module with states computes over a sequence.
+    """A call of a function by which a module with states computes over a sequence.
 
     Attributes:
         function: its name.
-        arguments: by the names that it has for them.
+        arguments: arguments by the function's own names.
     """
 
     function: str
@@ -73,11 +73,11 @@ class Call:
     """One call of the pass.
 
     Attributes:
-        target: a module that holds no other modules, a module of an opaque class, a function of
-            torch, or a call of attention or of a kernel.
-        scope: the modules in whose forward passes the call was made, outermost first. If it is the
-            call of a module, that one is the last.
-        changed: what it wrote to among its arguments.
+        target: a module without submodules, a module of an opaque class, a function of torch, or a
+            call of attention or of a kernel.
+        scope: the modules in whose forward passes the call was made, outermost first. If it calls a
+            module, that one is the last.
+        changed: the arguments that it wrote to.
     """
 
     target: nn.Module | Callable[..., Any] | AttentionCall | KernelCall
@@ -102,11 +102,11 @@ class Capture:
 
     Attributes:
         input_ids: [NUM_TOKENS].
-        position_ids: [NUM_TOKENS], rising from 0 to the last position that is served; attention
-            takes the tokens as they come. If all were near 0, the angle of a low frequency, or a
-            scale that sets in at some position, would not show.
+        position_ids: [NUM_TOKENS], rising from 0 to the last served position, though attention
+            treats tokens as consecutive. If all were near 0, the angle of a low frequency, or a
+            scale that starts at some position, would not show.
         last_tokens: [NUM_SAMPLES], indices of the tokens that sample.
-        calls: in order. All that they computed is held, so that no two tensors share an address.
+        calls: in order. All results are kept, so that no two tensors share an address.
         logits: [1, NUM_SAMPLES, vocab_size].
     """
 
@@ -117,7 +117,7 @@ class Capture:
     logits: Tensor
 
 
-@torch.inference_mode(False)  # Tensors of inference mode do not count the writes to them.
+@torch.inference_mode(False)  # Tensors of inference mode do not count writes to them.
 @torch.no_grad()
 def capture(
     model: PreTrainedModel,
@@ -130,12 +130,12 @@ def capture(
     """Run a pass and record it.
 
     Args:
-        opaque: classes of modules; the call of such a module is recorded as one, whatever is in it.
-        max_positions: how many positions are served, at least `NUM_TOKENS`.
-        states: the modules that keep states, if there are any. They are handed none: what they
-            compute over a whole sequence is what is recorded.
-        expansions: those of the layers that store latents, by their numbers. What they compute is
-            recorded as calls of a kernel.
+        opaque: classes of modules whose calls are recorded as one, whatever is inside.
+        max_positions: number of served positions, at least `NUM_TOKENS`.
+        states: the modules that keep states, if there are any. They get no states, so that their
+            computation over a whole sequence is recorded.
+        expansions: expansions by layer number, of the layers that store latents. Their computation
+            is recorded as kernel calls.
     """
     tokens = torch.arange(NUM_TOKENS, device=model.device)
     inputs = recorded_inputs(shape.vocab_size, max_positions)
@@ -151,7 +151,7 @@ def capture(
         device=str(model.device),
     )
     found = dict(enumerate(places(shape)))
-    # Attention is told which of the layers that attend it is of, and not its place in a part.
+    # Attention gets the layer's index among attention layers, not its place in a part.
     turns = _Turns({layer: (found[at][0], at) for at, layer in enumerate(layers)})
     attentions = [
         _RecordedAttention(reference.storage(part), found, recorder, reference, turns)
@@ -170,7 +170,7 @@ def capture(
     ]
     model.set_attn_implementation(ATTENTION_NAME)
     expansions = expansions or {}
-    # Latents are known from what the cache is handed.
+    # Latents are recognised by what the cache receives.
     cache = {cache_argument(model): StateCache(StateSlots(0))} if expansions else {}
     watched = {layer: _RecordedExpansion(one, recorder) for layer, one in expansions.items()}
     step = computing_step(*contexts, places=turns, expansions=cast(Expansions, watched))
@@ -186,15 +186,15 @@ def capture(
 
 
 def recorded_inputs(vocab_size: int, max_positions: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, positions and the tokens that sample of a pass, as `Capture` has them."""
+    """Token ids, positions and sampling tokens of a pass (see `Capture`)."""
     tokens = torch.arange(NUM_TOKENS)
-    # Positions grow as squares, so that the spans of short sequences have their share.
+    # Positions grow as squares, so that the distances of short sequences occur too.
     position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
     return (tokens * 7919 + 13) % vocab_size, position_ids, tokens[-NUM_SAMPLES:]
 
 
 class _Turns(dict[int, tuple[int, int]]):
-    """Places by the layers' numbers, in order. A module of several layers takes the next one's."""
+    """Places by layer number, in order. A module of several layers uses the next one's."""
 
     count = 0
 
@@ -205,7 +205,7 @@ class _Turns(dict[int, tuple[int, int]]):
 class _Recorder(TorchFunctionMode):
     """Records calls of torch's functions and, through hooks, of modules.
 
-    Nothing that is called inside a recorded module is recorded.
+    Calls inside a recorded module are not recorded.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class _Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # What is not recorded has nothing copied.
+        # Nothing is copied for calls that are not recorded.
         name = "" if self._inside else name_of(func)
         before = Writes(tensors_in((args, kwargs)), name)
         output = func(*args, **(kwargs or {}))
@@ -271,7 +271,7 @@ class _Recorder(TorchFunctionMode):
 
     @contextmanager
     def _watching_functions(self, namespace: dict[str, Any]) -> Iterator[None]:
-        """Record as one each call that a module with states makes of a function beside it."""
+        """Record each call from a module with states to a function beside it as one call."""
         functions = {name: one for name, one in namespace.items() if isinstance(one, FunctionType)}
         namespace.update({name: self._watched(name, one) for name, one in functions.items()})
         try:
@@ -312,12 +312,12 @@ class _Recorder(TorchFunctionMode):
 
 @dataclass(slots=True)
 class _RecordedAttention:
-    """Stands for a part of a step's storage and its attention backend. It computes by the
+    """Stands in for a part of a step's storage and its attention backend. It computes by the
     reference, and records.
 
     Attributes:
-        places: for each layer, its part, and its place there.
-        turns: is told of each layer that has attended.
+        places: part and index in it of each layer.
+        turns: counts the layers that have attended.
     """
 
     blocks: KVStorage
@@ -346,7 +346,7 @@ class _RecordedAttention:
             block_tables=context.block_tables,
         )
         with self.recorder.silence():
-            # Where values are in the keys, more may lie between those of two heads.
+            # If values are in the keys, other numbers may lie between the values of two heads.
             output = self.reference.attend(query, self.places[layer][1], inner, params).contiguous()
         call = AttentionCall(layer, query, key, value, params)
         self.recorder.record(call, (), {}, output)
@@ -356,7 +356,7 @@ class _RecordedAttention:
 
 @dataclass(frozen=True, slots=True)
 class _RecordedExpansion:
-    """An expansion each of whose uses is recorded as a call of a kernel."""
+    """An expansion whose uses are recorded as kernel calls."""
 
     expansion: Expansion
     recorder: _Recorder
@@ -379,7 +379,7 @@ class _RecordedExpansion:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name that torch gives a function."""
+    """Torch's name of a function."""
     return str(getattr(function, "__name__", function))
 
 

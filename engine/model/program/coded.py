@@ -1,5 +1,5 @@
-"""Coded: which of a model's parameters are codes of a few bits: blocks of a file, or numbers that
-codes mean, and by which scales. Coder finds the latter.
+"""Coded: the parameters that are codes of a few bits: blocks of a file, or the values of codes,
+with their scales. Coder finds the latter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Scales:
     Attributes:
         how: `_native.Quantization`.
         scales: [..., n, groups] float16, of a weight [..., n, k].
-        zeros: as scales; None if all are in the middle of the codes.
+        zeros: like scales; None if all are in the middle of the codes.
     """
 
     how: Any
@@ -34,22 +34,22 @@ class Scales:
 
     @property
     def way(self) -> tuple[int, int, bool]:
-        """Bits, group and zeros: weights that are packed together share them."""
+        """Bits, group and zeros, which weights must share to be packed together."""
         return self.how.bits, self.how.group, self.how.has_zeros
 
     def rows(self, index: Tensor) -> Scales:
-        """Those of some of the n rows."""
+        """The scales of some of the n rows."""
         zeros = None if self.zeros is None else self.zeros[..., index, :]
         return Scales(self.how, self.scales[..., index, :], zeros)
 
     def of(self, matrix: int) -> Scales:
-        """Those of one of several matrices."""
+        """The scales of one of several matrices."""
         return Scales(
             self.how, self.scales[matrix], None if self.zeros is None else self.zeros[matrix]
         )
 
     def widened(self, how: Any, features: int) -> Scales:
-        """The same in as many bits or more, in groups of a part of the size, with or without zeros.
+        """Convert to as many bits or more, groups of a part of the size, and with or without zeros.
 
         Args:
             features: k.
@@ -59,7 +59,7 @@ class Scales:
         def finer(one: Tensor) -> Tensor:
             return one.repeat_interleave(self.how.group // how.group, -1)[..., :groups]
 
-        # The codes are as far from the new middle as they were from the old one.
+        # The codes keep their distance from the middle.
         middle, shift = 1 << (self.how.bits - 1), (1 << (how.bits - 1)) - (1 << (self.how.bits - 1))
         zeros = self.zeros
         if how.has_zeros and zeros is None:
@@ -69,12 +69,12 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a parameter [..., N, k] lies, turned so that the features that are multiplied come
+    """Where a parameter [..., N, k] is in memory, transposed so that the multiplied features come
     last.
 
     Attributes:
-        begin: where it begins in its memory, in numbers.
-        strides: of its dimensions.
+        begin: its offset in memory, in numbers.
+        strides: strides of its dimensions.
     """
 
     begin: int
@@ -86,7 +86,7 @@ class _Place:
         return cls(int(turned.storage_offset()), tuple(turned.shape), turned.stride())
 
     def rows_of(self, weight: Tensor) -> Tensor | None:
-        """Which of its N rows a weight [..., n, k] consists of, [n]; None if it is no such rows."""
+        """Which of its N rows a weight [..., n, k] consists of, [n]; None if it does not."""
         *batch, step, unit = weight.stride()
         *own_batch, own_step, own_unit = self.strides
         first, count = int(weight.storage_offset()) - self.begin, weight.shape[-2]
@@ -102,12 +102,12 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """A weight [..., n, k] that is rows of blocks as a file has them.
+    """A weight [..., n, k] that consists of rows of a file's blocks.
 
     Attributes:
-        source: where the rows are.
-        how: `_native.Quantization` of what they are packed to.
-        rows: [..., n] int64, their numbers among all rows of the source.
+        source: the parameter with the rows.
+        how: `_native.Quantization` of the packed rows.
+        rows: [..., n] int64, their indices among all rows of the source.
     """
 
     source: Compact
@@ -116,23 +116,23 @@ class StoredRows:
 
     @property
     def way(self) -> tuple[int, int, bool]:
-        """Bits, group and zeros: weights that are packed together share them."""
+        """Bits, group and zeros, which weights must share to be packed together."""
         return self.how.bits, self.how.group, self.how.has_zeros
 
 
 class Coded:
-    """Knows which parameters are blocks of a file, and which hold what codes mean, rounded to their
-    type. It holds none of the latter.
+    """Records which parameters are blocks of a file, and which hold values of codes, rounded to
+    their type. It does not keep the latter.
 
-    Their codes are not kept, because a number and its scale give the code back: bfloat16 rounds 127
-    scales by less than half of one.
+    Their codes are not stored, because a number and its scale determine the code: bfloat16 rounds
+    127 scales by less than half of one.
 
     Args:
-        compact: the parameters that stay as they are stored.
-        itemsize: bytes of a number of the type that is computed in.
+        compact: the parameters in stored form.
+        itemsize: bytes of a number in the type of the computation.
 
     Attributes:
-        saved_bytes: how much smaller the codes are than the parameters.
+        saved_bytes: bytes by which the codes are smaller than the parameters.
     """
 
     def __init__(self, compact: CompactWeights | None = None, itemsize: int = 0) -> None:
@@ -153,7 +153,7 @@ class Coded:
         return None if scales is None or rows is None else scales.rows(rows)
 
     def stored(self, weight: Weight) -> StoredRows | None:
-        """The blocks that a weight is; None if it is not rows of blocks of codes."""
+        """The blocks of a weight; None if it does not consist of rows of blocks of codes."""
         matrix = matrix_of(weight)
         source = self.compact.of(matrix)
         if source is None or not source.kind:
@@ -169,7 +169,7 @@ class Coded:
 
     @property
     def has_codes(self) -> bool:
-        """Whether any parameter is codes. A program lets go of those that it has packed."""
+        """Whether any parameter is codes. A program drops those that it has packed."""
         return bool(self._matrices) or any(one.kind for one in self.compact)
 
     def has(self, parameter: Tensor) -> bool:
@@ -181,15 +181,15 @@ class Coded:
         return self.of(weight) is not None or self.stored(weight) is not None
 
     def add(self, turned: Tensor, scales: Scales, coded_bytes: int) -> None:
-        """Learn of a parameter [..., N, k]."""
+        """Add a parameter [..., N, k]."""
         self.saved_bytes += turned.numel() * turned.itemsize - coded_bytes
         self._matrices[address_of(turned)] = _Place.of(turned), scales
 
 
-# In which ways codes are looked for: bits, group, and whether there are zeros. AWQ and GPTQ mostly
-# have groups of 128, which a product of one row reads in two thirds to nine tenths of the time that
-# it takes for those of 32. FP4 has 13 numbers, on a lattice of 25: of 5 bits in MXFP4's groups of
-# 32, of 6 in NVFP4's of 16.
+# The formats that are tried for codes: bits, group, and whether there are zeros. AWQ and GPTQ
+# mostly have groups of 128, which a product of one row reads in two thirds to nine tenths of the
+# time for groups of 32. FP4 has 13 numbers, on a lattice of 25: of 5 bits in MXFP4's groups of 32,
+# of 6 in NVFP4's of 16.
 _WAYS = (
     *((4, 128, False), (4, 128, True), (4, 32, False), (4, 32, True), (5, 32, False)),
     *((6, 16, False), (8, 128, False), (8, 32, False), (8, 16, False)),
@@ -197,14 +197,14 @@ _WAYS = (
 
 
 class Coder:
-    """Finds codes for the parameters of a model.
+    """Determines codes for the parameters of a model.
 
     Args:
         native: the compiled kernels.
-        coded: what is known already.
+        coded: codes known already.
 
     Attributes:
-        coded: what was found, too.
+        coded: all known codes.
     """
 
     def __init__(self, native: ModuleType, model: nn.Module, coded: Coded | None = None) -> None:
@@ -213,12 +213,13 @@ class Coder:
         self._parameters = {address_of(one): one.detach() for one in model.parameters()}
 
     def quantize(self, weight: Weight, bits: int, group: int | None = None) -> None:
-        """Quantize, in place, the whole parameter that a weight consists of rows of.
+        """Quantize, in place, the whole parameter whose rows a weight consists of.
 
-        If it is not a parameter's, or the parameter has been quantized before, nothing changes.
+        Nothing changes if the weight belongs to no parameter, or if the parameter is already
+        quantized.
 
         Args:
-            group: how many features share a scale; None for what is usual with so many bits.
+            group: how many features share a scale; None for the usual number with this many bits.
         """
         turned = self._turned(weight)
         if turned is None:
@@ -232,8 +233,8 @@ class Coder:
         self._add(turned, Scales(how, scales, None))
 
     def recognize(self, weight: Weight) -> bool:
-        """Find the codes of the parameter that a weight consists of rows of, if it was unpacked
-        from some; whether it was, or is known already.
+        """Find the codes of the parameter whose rows a weight consists of, if it was unpacked from
+        codes; returns whether they are known now.
         """
         turned = self._turned(weight)
         if turned is None:
@@ -256,14 +257,14 @@ class Coder:
         return False
 
     def is_of(self, weight: Weight, origins: Origins) -> bool:
-        """Whether a weight consists of rows of a parameter that was stored as codes, which have not
+        """Whether a weight consists of rows of a parameter that was stored as codes which have not
         been found.
         """
         turned = self._turned(weight)
         return turned is not None and origins.has(turned)
 
     def _turned(self, weight: Weight) -> Tensor | None:
-        """The parameter [..., N, k] of a weight, if it is one that has no codes yet."""
+        """The parameter [..., N, k] of a weight, if it has one without codes."""
         matrix = matrix_of(weight)
         parameter = self._parameters.get(address_of(matrix))
         if parameter is None or self.coded.has(parameter) or parameter.ndim not in (2, 3):
@@ -282,13 +283,13 @@ def _empty_scales(turned: Tensor, how: Any) -> Tensor:
 
 
 def _matrices(turned: Tensor) -> Tensor:
-    """[..., N, k] as matrices one after the other."""
+    """[..., N, k] as a sequence of matrices."""
     return turned if turned.ndim == 3 else turned[None]
 
 
 def group_size(features: int, bits: int) -> int:
-    """How many features share a scale: 32 of 4 bits, and of 8 up to 128, so that the last group is
-    not filled up with more zeros than it must.
+    """How many features share a scale: 32 of 4 bits, and up to 128 of 8, so that the last group
+    needs no more padding than necessary.
     """
     if bits == 4:
         return 32

@@ -1,4 +1,4 @@
-"""Contents: what memory held while a pass was recorded, where it was changed in place later."""
+"""Contents: the content of memory during a recorded pass, if it was changed in place later."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.model.program.writes import Change
 
 
 class Contents:
-    """The numbers of tensors at one point of a recorded pass, which moves on from call to call.
+    """The numbers of tensors at one point of a recorded pass, which advances from call to call.
 
     Args:
-        changes: of the whole pass, in order.
+        changes: changes of the whole pass, in order.
     """
 
     def __init__(self, changes: Iterable[Change]) -> None:
@@ -26,7 +26,7 @@ class Contents:
             found.append(change.before)
 
     def pass_by(self, changes: Iterable[Change]) -> None:
-        """Go on to where a call has made these changes, the next ones of the pass."""
+        """Advance past a call that made these changes, the next ones of the pass."""
         for change in changes:
             self._before[address_of(change.tensor)].popleft()
 
@@ -34,7 +34,7 @@ class Contents:
         """A tensor as it is at this point.
 
         Raises:
-            UnreadableError: a module changes it in place later, so that nobody knows.
+            UnreadableError: a module changes it in place later, so that its content is lost.
         """
         before = self._before.get(address_of(tensor))
         if not before:

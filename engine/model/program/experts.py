@@ -1,8 +1,8 @@
-"""read_experts: a recorded call of a mixture of experts, and the router before it, as operations.
+"""read_experts: reads a recorded call of a mixture of experts, with its router, as operations.
 
 transformers has one interface for experts (`use_experts_implementation`): a module with the weights
-of all experts in tensors of three dimensions, which is given rows, the experts of each row, and
-their weights. Its names of parameters are those that its own grouped products go by.
+of all experts in tensors of three dimensions, whose inputs are rows, the experts of each row, and
+their weights. The parameter names are those that its own grouped products use.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
 from engine.model.program.unreadable import UnreadableError
 
-# Rows that a router is tried on beside the recorded ones, and recorded rows that a guess of what
-# experts compute is tried on.
+# Rows on which a router is tried beside the recorded ones, and recorded rows on which a guess of
+# the experts' computation is tried.
 _TRIED, _COMPARED = 256, 3
-# Numbers of bfloat16 that make up one of float32.
+# How many bfloat16 numbers sum to one float32 number.
 _PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Router:
-    """A product that may give the logits of a router.
+    """A product that may compute the logits of a router.
 
     Attributes:
-        x: [rows, columns], as it was given.
+        x: [rows, columns], the product's input.
         matrix: [experts, columns].
         numbers: [experts] each: biases of the product or of the choice.
     """
@@ -53,7 +53,7 @@ def holds_experts(module: nn.Module) -> bool:
 
 
 def are_experts(inputs: list[Tensor]) -> bool:
-    """Whether a module is given rows, and experts and a weight for each of them."""
+    """Whether a module's inputs are rows, with experts and a weight for each of them."""
     if len(inputs) != 3:
         return False
     _, index, weight = inputs
@@ -74,7 +74,7 @@ def read_experts(
         hint: a routing to try first.
 
     Raises:
-        UnreadableError: one of both computes nothing of ours.
+        UnreadableError: our kernels do not compute one of them.
     """
     rows, index, weight = inputs
     x = provenance.view(rows)
@@ -109,7 +109,7 @@ def _weights(
     module: nn.Module,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Gating | None, str]:
     """The weights [experts, features, columns] and biases [experts, features] of gate, up and down,
-    or of up and down; how gate and up go together; and the activation.
+    or of up and down; how gate and up are combined; and the activation.
     """
     held = {name: one.detach() for name, one in module.named_parameters(recurse=False)}
     fused = held.get("gate_up_proj", held.get("up_proj"))
@@ -140,7 +140,7 @@ def _weights(
 
 
 def compute_expert(experts: Experts, x: Tensor, expert: int) -> Tensor:
-    """What one expert gives for rows [rows, columns], or for one row, in their type."""
+    """Compute one expert on rows [rows, columns], or on one row, in their type."""
 
     def product(x: Tensor, at: int) -> Tensor:
         bias = experts.biases[at][expert].to(x.dtype) if experts.biases else None
@@ -152,7 +152,7 @@ def compute_expert(experts: Experts, x: Tensor, expert: int) -> Tensor:
 
 
 def _definition(experts: Experts, index: Tensor, weight: Tensor) -> Tensor:
-    """What experts give for the first recorded rows, [rows, columns] float64."""
+    """Compute the experts on the first recorded rows: [rows, columns] float64."""
     sums = []
     for row in range(_COMPARED):
         x = experts.x.reference[row]
@@ -169,7 +169,7 @@ def _definition(experts: Experts, index: Tensor, weight: Tensor) -> Tensor:
 def _routers(
     index: Tensor, weight: Tensor, experts: int, provenance: Provenance
 ) -> Iterator[_Router]:
-    """The products with a row for each expert that experts and weights were computed from."""
+    """The products with a row for each expert from which experts and weights were computed."""
     pending = [weight, index]
     seen: set[int] = set()
     numbers: dict[int, Tensor] = {}
@@ -202,10 +202,10 @@ def _held(module: nn.Module) -> list[Tensor]:
 
 
 def _before_casts(tensor: Tensor, provenance: Provenance) -> Tensor:
-    """What a constant was cast from; values stay as they are."""
+    """The source of a cast constant; values are returned unchanged."""
     while address_of(tensor) not in provenance.values:
         call = provenance.makers.get(address_of(tensor))
-        # A cast to the type that a tensor has gives the tensor itself.
+        # A cast to a tensor's own type returns the tensor itself.
         if call is None or call.name not in CASTS or tensor.dtype == call.args[0].dtype:
             break
         tensor = call.args[0]
@@ -213,10 +213,10 @@ def _before_casts(tensor: Tensor, provenance: Provenance) -> Tensor:
 
 
 def _logits(router: _Router, provenance: Provenance, dtype: torch.dtype) -> Linear | None:
-    """The product that gives a router's logits.
+    """The product that computes a router's logits.
 
     Args:
-        dtype: of the program.
+        dtype: type of the program.
     """
     experts = len(router.matrix)
     if router.matrix.dtype not in (dtype, torch.float32):
@@ -224,7 +224,7 @@ def _logits(router: _Router, provenance: Provenance, dtype: torch.dtype) -> Line
     view = provenance.view(router.x)
     recorded = _of_all_experts(router.call.output, NUM_TOKENS, experts)
     for bias in (None, *router.numbers):
-        # Some that are in float32 have been rounded to the program's type before.
+        # Some float32 ones have been rounded to the program's type before.
         for kind in (recorded[0].dtype if recorded else torch.float32, dtype):
             got = _product(router.x, router.matrix, bias, kind).reshape(NUM_TOKENS, experts)
             for logits in recorded[:1] or [got]:
@@ -236,8 +236,8 @@ def _logits(router: _Router, provenance: Provenance, dtype: torch.dtype) -> Line
 
 
 def _in_type(product: Linear, dtype: torch.dtype) -> list[Operation]:
-    """A product in the program's type. A matrix in float32 is a sum of up to three of bfloat16, the
-    next of what is left by the one before, and the product is by all of them side by side.
+    """Convert a product to the program's type. A float32 matrix is a sum of up to three bfloat16
+    matrices, each of the previous remainder, and the product multiplies all of them side by side.
     """
     (matrix,) = product.weights
     assert isinstance(matrix, Tensor)
@@ -258,7 +258,7 @@ def _in_type(product: Linear, dtype: torch.dtype) -> list[Operation]:
 
 
 def _of_all_experts(output: Any, rows: int, experts: int) -> list[Tensor]:
-    """What of an output has a number for each row and expert, [rows, experts]."""
+    """The parts of an output that have a number for each row and expert, [rows, experts]."""
     return [
         one.reshape(rows, experts)
         for one in tensors_in(output)
@@ -271,9 +271,9 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None, kind: torch.dtype) 
 
 
 def _tried(router: _Router, product: Linear, index: Tensor, weight: Tensor) -> list[Routed]:
-    """What the router makes of other rows, if it is a module that gives experts and weights.
+    """The router's results for other rows, if it is a module that returns experts and weights.
 
-    Few rows do not tell groups apart from others.
+    Few rows do not distinguish groups.
     """
     module, outputs = router.call.target, tensors_in(router.call.output)
     at = [

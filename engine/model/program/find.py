@@ -1,4 +1,4 @@
-"""find_graph: from a model to the graph of what it computes."""
+"""find_graph: determines the graph of a model's computation."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def find_graph(
     compact: CompactWeights | None = None,
     expansions: Expansions | None = None,
 ) -> tuple[Graph, Capture]:
-    """What a model computes, and the pass that was recorded to find out.
+    """The graph of a model's computation, and the pass recorded for it.
 
-    Modules that our kernels do not compute stay as they are. They are the smallest ones that hold
-    what cannot be read, and all others of their classes. None of them may hold attention.
+    Modules that our kernels cannot compute stay as they are: the smallest ones that contain
+    something unreadable, and all others of their classes. None of them may contain attention.
 
     Args:
-        max_positions: how many positions are served.
+        max_positions: number of served positions.
         states: the modules that keep states, if there are any.
         with_experts: whether experts can be operations; else the modules around them stay.
-        compact: the model's parameters that hold numbers only while they are used, if any do.
-        expansions: those of the layers that store latents, by their numbers.
+        compact: the model's parameters that have numbers only during use, if any.
+        expansions: expansions by layer number, of the layers that store latents.
 
     Raises:
-        UnreadableError: something cannot be read and lies in no such module.
+        UnreadableError: something unreadable is in no such module.
     """
     opaque: tuple[type[nn.Module], ...] = ()
     experts = {type(module) for module in model.modules() if holds_experts(module)}

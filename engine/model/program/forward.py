@@ -1,4 +1,4 @@
-"""ProgramForward: a model's forward pass by native code, verified when it is made."""
+"""ProgramForward: a model's forward pass in native code, verified when it is made."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from engine.native import kernels
 
 logger = logging.getLogger(__name__)
 
-# How far the logits of a saved graph may be from those that it gave before: the same kernels sum
-# in another order where there are more threads.
+# Tolerance between the logits of a saved graph and its original ones: the same kernels sum in
+# another order with more threads.
 _SAME = 0.01
 
 
 class ProgramForward:
-    """Runs a program of native kernels, during which the interpreter's lock is free.
+    """Runs a program of native kernels, without the interpreter's lock.
 
     Attributes:
-        opaque: names of the classes whose modules torch runs between stretches of the program.
-        kept_bytes: of weights that no kernel reads, beyond what the kernels would have read.
-        saved: the graph, and what the program gave of the recorded pass; None if the graph cannot
+        opaque: names of the classes whose modules torch runs between segments of the program.
+        kept_bytes: bytes of weights that no kernel reads, beyond those that kernels would need.
+        saved: the graph, with the program's logits of the recorded pass; None if the graph cannot
             be saved.
     """
 
@@ -84,7 +84,7 @@ class ProgramForward:
 
     @property
     def num_kernels(self) -> int:
-        """How many instructions the program has."""
+        """Number of instructions of the program."""
         return len(self._program)
 
     @property
@@ -122,7 +122,7 @@ class ProgramForward:
         self._states.slots.copy(pairs)
 
     def __call__(self, step: PackedStep) -> Tensor:
-        """See `engine.model.forward.Forward`. The logits stay until the next call."""
+        """See `engine.model.forward.Forward`. The logits are valid until the next call."""
         if self._states is not None:
             self._states.begin(step, self._logits.device)
         begun = perf_counter()
@@ -155,10 +155,10 @@ class ProgramForward:
         """Compare each operation with the recorded pass; returns the largest difference.
 
         Args:
-            dtype: that the program computes in.
+            dtype: type of the program.
 
         Raises:
-            MismatchError: a kernel computes something else than the model.
+            MismatchError: a kernel computes something different from the model.
         """
         inputs = recorded.input_ids, recorded.position_ids, recorded.last_tokens
         step, ids = _recorded_step(inputs, block_size), recorded.input_ids.numpy()
@@ -214,19 +214,19 @@ def make_program(
     apart: Sequence[Wrong] = (),
     expansions: Expansions | None = None,
 ) -> ProgramForward:
-    """Turn a model into a program.
+    """Convert a model to a program.
 
     Args:
         states: the modules that keep states, if there are any.
-        coded: which of its parameters are quantized, if any.
-        apart: the operations that torch is to compute by their definitions, because their kernels
-            were found wrong when the same model was tried.
-        expansions: those of the layers that store latents, by their numbers.
+        coded: its quantized parameters, if any.
+        apart: operations that torch computes by their definitions, because their kernels were wrong
+            in an earlier attempt with this model.
+        expansions: expansions by layer number, of the layers that store latents.
 
     Raises:
-        UnreadableError: the model cannot be read; it is as it was.
-        MismatchError: a kernel computes something else than the model. The model has lost weights
-            and cannot be used any more.
+        UnreadableError: the model cannot be read; it is unchanged.
+        MismatchError: a kernel computes something different from the model. The model has lost
+            weights and cannot be used any more.
     """
     compact = None if coded is None else coded.compact
     positions = max(config.max_model_len, NUM_TOKENS)
@@ -266,15 +266,15 @@ def restore_program(
     coded: Coded,
     apart: Sequence[Wrong] = (),
 ) -> ProgramForward:
-    """The program of a graph that was saved when its model was loaded before. It has to give the
-    logits that it gave then.
+    """Restore the program of a graph saved at an earlier loading. It must reproduce the logits of
+    that time.
 
     Args:
         weights: the stored weights, by name.
-        coded, apart: as `make_program` takes them.
+        coded, apart: see `make_program`.
 
     Raises:
-        Exception: the graph is none of these weights, is broken, or gives other logits.
+        Exception: the graph does not match these weights, is broken, or computes other logits.
     """
     graph = restore_graph(saved, weights)
     forward, _ = _built(graph, list(weights.values()), config, shape, None, coded, apart)
@@ -296,10 +296,10 @@ def _built(
     coded: Coded | None,
     apart: Sequence[Wrong],
 ) -> tuple[ProgramForward, torch.dtype]:
-    """A program that is attached to a pool for the recorded pass, and the type it computes in.
+    """A program attached to a pool for the recorded pass, and its type.
 
     Raises:
-        MismatchError: a kernel does not take what the model gives it.
+        MismatchError: a kernel does not support its inputs.
     """
     native = kernels()
     assert native is not None

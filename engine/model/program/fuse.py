@@ -1,4 +1,4 @@
-"""fuse: merges operations that one kernel computes, and matrices that are read side by side."""
+"""fuse: merges operations that one kernel computes, and matrices that are read together."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from engine.model.program.graph import (
 
 
 def fuse(graph: Graph) -> Graph:
-    """Make a graph that gives the same logits in fewer passes over memory.
+    """Make a graph that computes the same logits in fewer passes over memory.
 
-    Afterwards nothing but attention reads the queries and keys that it rotates, so that it may
-    rotate them in place.
+    Afterwards only attention reads the queries and keys that it rotates, so that it can rotate them
+    in place.
     """
     operations = graph.operations
     for change in (_drop_copies, _fold_factors, _fold_activations, _gate, _add_residuals):
         operations = change(operations, graph.logits)
     operations = _set_apart(_gather_early(_join_inputs(operations)))
-    # What is computed of all tokens comes first, and stays where it is. So the rest can be computed
-    # again, of other tokens, and a step need not have the logits of all that are asked for at once.
+    # Operations on all tokens come first, and keep their results. So the others can run again for
+    # other tokens, and a step need not have the logits of all requested tokens at once.
     return replace(graph, operations=sorted(operations, key=lambda one: one.out.per_sample))
 
 
 class _Uses:
-    """Who makes and who reads each value."""
+    """The operations that make and read each value."""
 
     def __init__(self, operations: list[Operation], logits: Value) -> None:
         self._makers = {id(operation.out): operation for operation in operations}
@@ -50,8 +50,8 @@ class _Uses:
         self._readers[id(logits)] += 1
 
     def sole(self, view: object, kind: type) -> Any:
-        """The operation whose whole result a view shows, if it is of this kind and nothing else
-        reads that result; else None.
+        """The operation whose whole result a view shows, if it is of this kind and has no other
+        reader; else None.
         """
         if isinstance(view, View) and view.is_whole and self._readers[id(view.value)] == 1:
             maker = self._makers.get(id(view.value))
@@ -60,7 +60,7 @@ class _Uses:
 
 
 def _is_plain(operation: Operation | None) -> bool:
-    """Whether it is a matrix product whose epilogue does nothing yet."""
+    """Whether it is a matrix product without an epilogue."""
     return (
         isinstance(operation, Linear)
         and operation.activation == "none"
@@ -196,7 +196,7 @@ def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation
         if y is not None and operation.alpha == 1.0 and not _is_plain(uses.sole(y, Linear)):
             operation.x, operation.y = y, operation.x
         product = uses.sole(operation.alike, Linear)
-        # The residual must be there when the product is computed.
+        # The residual must be computed before the product.
         if _is_plain(product) and made.get(id(operation.x.value), -1) < order[id(product)]:
             product.residual, product.alpha = operation.x, operation.alpha
             product.out = operation.out
@@ -205,12 +205,12 @@ def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation
 
 
 def _join_inputs(operations: list[Operation]) -> list[Operation]:
-    """Make one product of all that read the same matrix, as those of queries, keys and values do.
+    """Merge all products that read the same matrix, such as queries, keys and values.
 
-    Their results stand side by side.
+    Their results are adjacent.
     """
     groups: dict[tuple[int, int, int], list[Linear]] = {}
-    # The logits of a router are of another type.
+    # A router's logits have another type.
     routers = {id(one.logits.value) for one in operations if isinstance(one, Experts)}
     for operation in operations:
         if (
@@ -243,8 +243,8 @@ def _gather_early(operations: list[Operation]) -> list[Operation]:
     The rest of the last layer is computed only for rows that sample, which saves 3 % of a long
     prefill through 24 layers.
     """
-    # Which values are read whole, and of which values the rows that sample are read. The loop goes
-    # backwards, so that both are known of a value when its maker is reached.
+    # Values that are read whole, and values of which only sampling rows are read. The loop goes
+    # backwards, so that both are known when it reaches a value's maker.
     whole: set[int] = set()
     rows: dict[int, Value] = {}
     changed: list[Operation] = []
@@ -281,7 +281,7 @@ def _gather_early(operations: list[Operation]) -> list[Operation]:
 
 
 def _set_apart(operations: list[Operation]) -> list[Operation]:
-    """Copy queries and keys that are to be changed in place and that something else reads too."""
+    """Copy queries and keys that change in place and have other readers."""
     changed: list[Operation] = []
     for operation in operations:
         if isinstance(operation, Attend):
@@ -308,7 +308,7 @@ def _overlap(a: View, b: View) -> bool:
 
 
 def _redirect(operations: list[Operation], old: Value, new: Value, column: int) -> None:
-    """Let all readers of a value read it where it is now."""
+    """Redirect all readers of a value to its new place."""
     for operation in operations:
         for field in fields(operation):
             view = getattr(operation, field.name)

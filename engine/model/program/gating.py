@@ -1,4 +1,4 @@
-"""Gating: what an expert computes of its gate and its up, found by trying numbers."""
+"""Gating: how an expert combines its gate and its up, determined by trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.model.program.activations import ACTIVATIONS
 
 # Columns of a trial, half of them gates.
 _COLUMNS = 8
-# Beyond what any limit is.
+# Beyond any limit.
 _FAR = 1e6
 
 Gate = Callable[[Tensor], Tensor]
@@ -24,7 +24,7 @@ class Gating:
     """activation(min(gate, limit)) * (up within [-limit, limit], + shift).
 
     Attributes:
-        interleaved: whether gates and ups take turns, and not all ups come behind all gates.
+        interleaved: whether gates and ups alternate, rather than all gates before all ups.
     """
 
     interleaved: bool
@@ -33,7 +33,7 @@ class Gating:
     shift: float = 0.0
 
     def split(self, fused: Tensor) -> tuple[Tensor, Tensor]:
-        """The gates and the ups of [experts, features] or [experts, features, columns]."""
+        """Split [experts, features] or [experts, features, columns] into gates and ups."""
         if self.interleaved:
             return fused[:, ::2], fused[:, 1::2]
         gate, up = fused.chunk(2, 1)
@@ -45,7 +45,7 @@ class Gating:
 
 
 def guess_gating(function: Gate) -> Gating | None:
-    """What a function of [rows, gates and ups] computes, if it is one of ours."""
+    """The gating that a function of [rows, gates and ups] computes, if kernels have it."""
     for interleaved in (False, True):
         found = _guess(function, interleaved)
         if found is not None:
@@ -74,7 +74,7 @@ def _guess(function: Gate, interleaved: bool) -> Gating | None:
         gates = torch.linspace(-50, 50, 1001, dtype=torch.float64)
         trials = [(gates, torch.full_like(gates, up)) for up in (-30.0, -1.5, 0.0, 1.0, 2.5, 30.0)]
         given = torch.cat([of(*trial) for trial in trials])
-    except Exception:  # it is no function of that
+    except Exception:  # it is not a function of these inputs
         return None
     for name in ACTIVATIONS:
         gating = Gating(interleaved, name, round(limit, 6), round(shift, 6))

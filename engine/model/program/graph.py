@@ -1,4 +1,4 @@
-"""Graph: what a forward pass computes, as matrices and the operations between them."""
+"""Graph: a forward pass as matrices and the operations between them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Value:
     """A matrix with a row for each token, or for each row that samples.
 
     Attributes:
-        reference: [rows, width], what the recorded pass computed.
-        per_sample: whether it has a row for each row that samples, not for each token.
+        reference: [rows, width], from the recorded pass.
+        per_sample: whether its rows are those that sample, not all tokens.
     """
 
     reference: Tensor
@@ -85,8 +85,8 @@ class Linear:
     """activation(x weights^T + biases), or residual + alpha * (x weights^T + biases).
 
     Attributes:
-        weights: matrices of [columns, x columns], to be put one below the other.
-        biases: one for each of them, [columns], or none.
+        weights: matrices of [columns, x columns], stacked vertically.
+        biases: one for each weight, [columns], or none.
     """
 
     out: Value
@@ -104,7 +104,7 @@ class Gated:
 
     Attributes:
         weights: gate and up, [out columns, x columns] each.
-        biases: one for each of them, or none.
+        biases: one for each weight, or none.
     """
 
     out: Value
@@ -116,12 +116,12 @@ class Gated:
 
 @dataclass(eq=False, slots=True)
 class Elementwise:
-    """activation(alpha * x); x + alpha * y; or alpha * activation(x) * y, as `combine` says.
+    """activation(alpha * x); x + alpha * y; or alpha * activation(x) * y, depending on `combine`.
 
     Attributes:
         combine: `none`, `add` or `multiply`.
-        y: another matrix, or one row that serves for all rows; None if `combine` is `none`. Each
-            column of a matrix of fewer columns serves as many neighbours of x's.
+        y: another matrix, or one row for all rows; None if `combine` is `none`. If it has fewer
+            columns than x, each is used for several adjacent ones of x.
     """
 
     out: Value
@@ -137,7 +137,7 @@ class Elementwise:
 
     @property
     def alike(self) -> View | None:
-        """y, if it is a matrix of as many columns as x, so that both may change places."""
+        """y, if it is a matrix with as many columns as x, so that both can be exchanged."""
         y = self.y
         return y if isinstance(y, View) and y.columns == self.x.columns else None
 
@@ -148,8 +148,8 @@ class Rotation:
 
     Attributes:
         cos, sin: [positions, half] float32.
-        interleaved: whether columns (2 i, 2 i + 1) make a pair, and not (i, i + half).
-        begin: of the columns of a head, the first that is rotated.
+        interleaved: whether columns (2 i, 2 i + 1) make a pair, rather than (i, i + half).
+        begin: the first rotated column of a head.
     """
 
     cos: Tensor
@@ -160,7 +160,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """The norm of each head of a query or key, behind its rotation. Attributes as of `Norm`."""
+    """The norm of each head of a query or key, after its rotation. Attributes as in `Norm`."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -170,16 +170,16 @@ class HeadNorm:
 
 @dataclass(eq=False, slots=True)
 class Attend:
-    """Rotate queries and keys, norm them if that is asked for, store keys and values, attend.
+    """Rotate queries and keys, norm them if required, store keys and values, attend.
 
     Attributes:
-        layer: whose keys and values it attends to.
-        key, value: what it stores there; None if an earlier operation has done so, whose layer
-            this one shares (cross-layer attention, arXiv 2405.12981). There is no value where it is
-            the beginning of the key (`engine.model.attention.latent`).
-        rotated: [tokens, columns] each, what the recorded pass had after the rotation and the norm
-            for query, and for key if it stores one.
-        params: of the layer; sinks are in float32.
+        layer: the layer whose keys and values it attends to.
+        key, value: stored there; None if an earlier operation stores them, whose layer this one
+            shares (cross-layer attention, arXiv 2405.12981). There is no value if it is the first
+            part of the key (`engine.model.attention.latent`).
+        rotated: [tokens, columns] each, the recorded query after rotation and norm, and the key if
+            it stores one.
+        params: parameters of the layer; sinks are in float32.
     """
 
     out: Value
@@ -199,12 +199,12 @@ class Attend:
 
 @dataclass(eq=False, slots=True)
 class Convolve:
-    """activation of a causal convolution of each column with weights of its own.
+    """Activation of a causal convolution of each column with its own weights.
 
-    What a sequence keeps for its next step are the last inputs of each column.
+    A sequence's state is the last inputs of each column.
 
     Attributes:
-        weight: [taps, columns] float32, that of the newest token last.
+        weight: [taps, columns] float32, the newest token's tap last.
         bias: [columns] float32.
     """
 
@@ -217,7 +217,7 @@ class Convolve:
 
 @dataclass(eq=False, slots=True)
 class Recur:
-    """Linear attention with a state of each head that decays from token to token.
+    """Linear attention with a state for each head that decays from token to token.
 
     Attributes:
         query, key: key_heads * key_dim columns.
@@ -236,14 +236,14 @@ class Recur:
 
 @dataclass(eq=False, slots=True)
 class Experts:
-    """A mixture of experts: the weighted sum of what those that were chosen for a row give.
+    """A mixture of experts: the weighted sum of the results of each row's chosen experts.
 
     Attributes:
-        logits: of the router, one column for each expert; in float32.
+        logits: logits of the router, one column for each expert, in float32.
         weights: gate, up and down, or up and down: [experts, features, columns] each.
-        biases: [experts, features], one for each of them, or none.
-        activation: of up, where there is no gate.
-        gating: how gate and up go together; None where there is no gate.
+        biases: [experts, features], one for each weight, or none.
+        activation: activation of up, without a gate.
+        gating: how gate and up are combined; None without a gate.
     """
 
     out: Value
@@ -258,8 +258,8 @@ class Experts:
 
 @dataclass(eq=False, slots=True)
 class PerHead:
-    """The product of the first columns of each head with a matrix of the head's own. The other
-    columns of a head stay, behind the result.
+    """The product of each head's first columns with the head's own matrix. A head's other columns
+    are copied after the result.
 
     Attributes:
         weight: [heads, out columns, x columns].
@@ -275,13 +275,13 @@ class PerHead:
 
     @property
     def stay(self) -> int:
-        """Columns of each head that stay."""
+        """Columns of each head that are copied."""
         return self.x.columns // self.heads - self.weight.shape[2]
 
 
 @dataclass(eq=False, slots=True)
 class Beside:
-    """The columns of x, and those of y behind them."""
+    """The columns of x, followed by those of y."""
 
     out: Value
     x: View
@@ -290,7 +290,7 @@ class Beside:
 
 @dataclass(eq=False, slots=True)
 class Gather:
-    """Takes the rows that sample."""
+    """Selects the rows that sample."""
 
     out: Value
     x: View
@@ -298,11 +298,11 @@ class Gather:
 
 @dataclass(eq=False, slots=True)
 class Opaque:
-    """Runs a module as it is.
+    """Runs a module unchanged.
 
     Attributes:
-        name: of the argument that is x, [1, rows, columns].
-        others: the other arguments that the module was called with, none of them a tensor.
+        name: name of the argument for x, [1, rows, columns].
+        others: the module's other arguments, none of them a tensor.
     """
 
     out: Value
@@ -312,8 +312,8 @@ class Opaque:
     others: Mapping[str, Any]
 
     def run(self, x: Tensor) -> Tensor:
-        """What the module gives of [rows, columns]."""
-        # A program may compute in another type than its model.
+        """Run the module on [rows, columns]."""
+        # A program may use another type than its model.
         x = x.to(self.x.reference.dtype)
         output = self.module(**{self.name: x[None]}, **self.others)
         result: Tensor = output[0] if isinstance(output, tuple) else output
@@ -322,12 +322,11 @@ class Opaque:
 
 @dataclass(eq=False, slots=True)
 class ByTorch:
-    """Computes an operation in torch, by its definition, because its kernel computes something
-    else.
+    """Computes an operation in torch, by its definition, because its kernel is wrong.
 
     Attributes:
-        operation: as it was read, with the model's own weights.
-        reason: why it is not computed by its kernel, as a clause.
+        operation: the operation, with the model's own weights.
+        reason: why its kernel is not used, as a clause.
     """
 
     operation: Kerneled
@@ -338,7 +337,7 @@ class ByTorch:
         return self.operation.out
 
 
-# What kernels of ours compute.
+# Operations with kernels of ours.
 Kerneled = (
     Embed
     | Norm
@@ -358,11 +357,11 @@ Operation = Kerneled | Opaque | ByTorch
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operations in order; the last one gives the logits.
+    """Operations in order; the last one computes the logits.
 
     Attributes:
-        looked_up: [vocab_size] int64, for each token the id by which embeddings look it up; None if
-            that is its own.
+        looked_up: [vocab_size] int64, the id that embeddings look up for each token; None if it is
+            the token's own.
     """
 
     operations: list[Operation]
@@ -378,7 +377,7 @@ def rows_of(product: Linear, view: View) -> tuple[Weight, tuple[Tensor, ...]]:
 
 
 def definition(operation: Operation) -> Kerneled | Opaque:
-    """The operation itself, whoever computes it."""
+    """The operation itself, independent of what computes it."""
     return operation.operation if isinstance(operation, ByTorch) else operation
 
 

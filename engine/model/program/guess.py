@@ -1,4 +1,4 @@
-"""guess: finds out what a module computes of a matrix, by its parameters and recorded numbers."""
+"""guess: determines a module's operation on a matrix, by its parameters and recorded numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 
 
 def guess(module: nn.Module, x: View, out: Value, last: int) -> Operation | None:
-    """A product, an activation or a norm, whichever gives the recorded numbers; else None.
+    """A product, an activation or a norm that reproduces the recorded numbers; else None.
 
     Args:
-        last: length of the last axis that the module was given, which a norm without weights is
-            over.
+        last: length of the last axis of the module's input, over which a norm without weights runs.
     """
     parameters = dict(module.named_parameters(recurse=False))
     if not parameters.keys() <= {"weight", "bias"}:
@@ -42,11 +41,10 @@ def guess(module: nn.Module, x: View, out: Value, last: int) -> Operation | None
 def guess_gated_norm(
     module: nn.Module, x: View, gate: View, out: Value, last: int
 ) -> list[Operation] | None:
-    """A norm of x whose result is gated, or of what was gated before, if that gives the recorded
-    numbers; else None.
+    """A norm of x with a gate after or before it that reproduces the recorded numbers; else None.
 
     Args:
-        last: as `guess` takes it.
+        last: see `guess`.
     """
     if not out.width == x.columns == gate.columns:
         return None
@@ -62,7 +60,7 @@ def guess_gated_norm(
         after = _grouped_norm(module, View(product, 0, out.width), out, weight, width)
         if after is not None:
             return [gated, *after]
-        normal = Value(out.reference, out.per_sample)  # its numbers are known below
+        normal = Value(out.reference, out.per_sample)  # its numbers are computed below
         before = _norm(module, x, normal, weight, None, width, factor)
         if before is not None:
             normal.reference = _normalized(before).to(out.reference.dtype)
@@ -76,7 +74,7 @@ def guess_gated_norm(
 def _grouped_norm(
     module: nn.Module, x: View, out: Value, weight: Tensor | None, width: int
 ) -> list[Operation] | None:
-    """A norm of groups of columns, whose weights may differ from group to group."""
+    """A norm of groups of columns, whose weights may differ between groups."""
     found = _norm(module, x, out, weight, None, width)
     if found is not None:
         return [found]
@@ -94,7 +92,7 @@ def _grouped_norm(
 
 
 def _normalized(norm: Norm) -> Tensor:
-    """What a norm gives of the recorded numbers, in float64."""
+    """Apply a norm to the recorded numbers, in float64."""
     x = norm.x.reference.double()
     x = x.reshape(len(x), norm.groups, -1)
     moved = x - x.mean(-1, keepdim=True) if norm.center else x
@@ -105,7 +103,7 @@ def _normalized(norm: Norm) -> Tensor:
 
 def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear | None:
     if weight.dtype != x.reference.dtype:
-        return None  # such as a router that is kept in float32; a program has one type
+        return None  # such as a router in float32; a program has one type
     for matrix in (weight, weight.T):
         # It is computed in the model's own type, because a copy of an output head in a wider one
         # takes gigabytes.
@@ -125,7 +123,7 @@ def _norm(
     width: int,
     factor: Tensor | float = 1.0,
 ) -> Norm | None:
-    """A norm of groups of `width` columns, if that times a factor gives the recorded numbers."""
+    """A norm of groups of `width` columns that, times a factor, reproduces the recorded numbers."""
     if x.columns % width:
         return None
     grouped = x.reference.double().reshape(len(x.reference), -1, width)

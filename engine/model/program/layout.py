@@ -1,4 +1,4 @@
-"""Layout: which axes of a tensor are the tokens of a pass, by the memory that it lies in."""
+"""Layout: finds the token axes of a tensor, by its place in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Axis(NamedTuple):
     """An axis of a tensor, or a part of one.
 
     Attributes:
-        stride: in numbers.
+        stride: distance in numbers.
         is_token: whether it runs over the rows of a matrix.
     """
 
@@ -22,13 +22,12 @@ class Axis(NamedTuple):
 
 
 def axes_of(tensor: Tensor, rows: int, row_stride: int) -> list[Axis] | None:
-    """The axes of a tensor whose rows lie `row_stride` numbers apart, those of one number left out.
+    """The axes of a tensor whose rows are `row_stride` numbers apart, without those of length 1.
 
-    An axis that goes through heads and tokens alike, such as that of [tokens * heads, head_dim], is
-    two axes.
+    An axis over both heads and tokens, such as that of [tokens * heads, head_dim], is two axes.
 
     Returns:
-        None if none of them runs over so many rows.
+        None if no axis runs over this many rows.
     """
     axes: list[Axis] = []
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -43,11 +42,11 @@ def axes_of(tensor: Tensor, rows: int, row_stride: int) -> list[Axis] | None:
 
 
 def places(axes: list[Axis], row_stride: int, steps: list[int] | None = None) -> Tensor:
-    """For each number of a tensor in its logical order, where it is.
+    """The position of each number of a tensor, in logical order.
 
     Args:
-        row_stride: how far rows are apart.
-        steps: how far the numbers of each axis that is not the tokens' are apart; None: by strides.
+        row_stride: distance of rows.
+        steps: distance of numbers along each axis other than the tokens'; None for the strides.
     """
     place = torch.zeros((), dtype=torch.int64)
     others = iter([one.stride for one in axes if not one.is_token] if steps is None else steps)
@@ -58,12 +57,12 @@ def places(axes: list[Axis], row_stride: int, steps: list[int] | None = None) ->
 
 
 def columns_of(axes: list[Axis]) -> Tensor:
-    """For each column in its logical order, where in a row it is."""
+    """The position of each column in a row, in logical order."""
     return places([one for one in axes if not one.is_token], 0)
 
 
 def dense_steps(axes: list[Axis]) -> list[int]:
-    """How far the numbers of each axis but the tokens' are apart if they lie in logical order."""
+    """Distances of numbers along each axis other than the tokens', if they lie in logical order."""
     sizes = [one.size for one in axes if not one.is_token]
     steps, step = [], 1
     for size in reversed(sizes):
@@ -73,7 +72,7 @@ def dense_steps(axes: list[Axis]) -> list[int]:
 
 
 def by_token(value: Any, tokens: int) -> Any:
-    """The same tensors with the numbers of each token together, as our kernels lay them out."""
+    """The same tensors with the numbers of each token together, as our kernels order them."""
     if isinstance(value, tuple):
         return tuple(by_token(one, tokens) for one in value)
     if not isinstance(value, Tensor) or tokens not in value.shape:

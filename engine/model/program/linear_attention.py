@@ -1,4 +1,4 @@
-"""What modules that keep states compute over a sequence: convolutions and linear recurrences."""
+"""Linear attention: convolutions and linear recurrences of modules that keep states."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-# Added to a squared length before its root is taken, as flash-linear-attention does.
+# Added to a squared length before its root is taken, as in flash-linear-attention.
 _LENGTH_EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """How the state S [key_dim, value_dim] of each head goes from token to token.
+    """How the state S [key_dim, value_dim] of each head changes from token to token.
 
     step = decay + decay_bias, or softplus of it, within `limits`, and d = exp(decay_scale step).
-    With beta it is the gated delta rule (arXiv 2412.06464, equation 10): S = d S + k u^T for
-    u = beta (v - (d S)^T k). Scaled it is Mamba 2's state space (arXiv 2405.21060, section 3), with
-    u = step v. The output is scaling S^T q + skip v.
+    With beta it is the gated delta rule (arXiv 2412.06464, equation 10): S = d S + k u^T for u =
+    beta (v - (d S)^T k). Scaled it is Mamba 2's state space (arXiv 2405.21060, section 3), with u =
+    step v. The output is scaling S^T q + skip v.
 
     Attributes:
-        heads: of values and states.
-        key_heads: of queries and keys; each serves as many heads as there are to it.
+        heads: heads of values and states.
+        key_heads: heads of queries and keys, each shared by heads / key_heads heads.
         decay_bias, skip: [heads] float32.
         decay_scale: [heads] float32.
         normalize: whether queries and keys are divided by their lengths.
@@ -46,7 +46,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     Args:
         x: [T, columns].
-        weight: [taps, columns], that of the newest token last.
+        weight: [taps, columns], the newest token's tap last.
         bias: [columns].
     """
     padded = F.pad(x.double().T, (len(weight) - 1, 0))
@@ -68,9 +68,9 @@ def recur(
     """A recurrence over a sequence, token by token: [T, heads * value_dim] float64.
 
     Args:
-        query, key, value, decay, beta: [T, columns], as `Recur` has them.
-        kept_state: [heads, key_dim, value_dim], what to begin with, which gets the state after the
-            last token; None begins with zeros.
+        query, key, value, decay, beta: [T, columns], see `Recur`.
+        kept_state: [heads, key_dim, value_dim], the first state, overwritten with the last one;
+            None starts with zeros.
     """
     tokens, group = len(query), way.heads // way.key_heads
     queries, keys = (

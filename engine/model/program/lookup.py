@@ -1,8 +1,8 @@
-"""Lookups: which ids a model looks up in the place of its tokens' own.
+"""Lookups: the ids that a model looks up in place of its tokens' own.
 
-A model that also takes images may look up another id where one of its tokens stands for a picture.
-None of the tokens of a recorded pass need be such a one. So what the pass did with the ids is done
-again, with all there are.
+A model that also takes images may look up another id for a token that stands for a picture. The
+recorded pass need not contain such a token. So the pass's operations on ids are repeated with all
+ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.model.program.provenance import CASTS, address_of
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.writes import out_of_place
 
-# What does the same to each id by itself.
+# Functions that treat each id independently.
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__")
 _COMBINE = ("__or__", "__and__", "__invert__", "logical_or", "logical_and", "logical_not", "isin")
 _CHOOSE = ("where", "masked_fill", "__setitem__", "clamp", "minimum", "maximum", "__ge__")
@@ -33,14 +33,14 @@ _BY_ITSELF = frozenset((*_COMPARE, *_COMBINE, *_CHOOSE, *_COPY, *CASTS))
 
 
 class Lookups:
-    """What the embeddings of a recorded pass look up."""
+    """The lookups of a recorded pass's embeddings."""
 
     def __init__(self, recorded: Capture) -> None:
         self._recorded = recorded
         self._found: dict[int, Tensor] = {}
 
     def add(self, ids: Tensor, by: Call) -> None:
-        """Find out what is looked up by a call that was given these ids.
+        """Determine what a call with these ids looks up.
 
         Raises:
             UnreadableError: it depends on more than the token.
@@ -49,11 +49,11 @@ class Lookups:
             self._found[address_of(ids)] = _looked_up(ids, self._recorded, by)
 
     def common(self) -> Tensor | None:
-        """For each token the id that all embeddings look up in its place, [vocab_size] int64; None
-        if that is its own.
+        """The id that all embeddings look up for each token, [vocab_size] int64; None if it is the
+        token's own.
 
         Raises:
-            UnreadableError: they look up different ones.
+            UnreadableError: they look up different ids.
         """
         found = list(self._found.values())
         if not all(torch.equal(found[0], other) for other in found):
@@ -65,7 +65,7 @@ class Lookups:
 
 
 def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
-    """For each token, the id that is looked up in its place."""
+    """The id that is looked up for each token."""
     vocab_size = recorded.logits.shape[-1]
     known = {address_of(recorded.input_ids): torch.arange(vocab_size, device=ids.device)}
 
@@ -92,7 +92,7 @@ def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
         try:
             kwargs = {name: of_all(value) for name, value in call.kwargs.items()}
             result = target(*map(of_all, call.args), **kwargs)
-        except (RuntimeError, TypeError):  # it wants a tensor of the recorded shape
+        except (RuntimeError, TypeError):  # it needs a tensor of the recorded shape
             continue
         made = address_of(call.output) if isinstance(call.output, Tensor) else None
         if isinstance(result, Tensor) and made is not None and made not in given:

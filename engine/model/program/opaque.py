@@ -1,4 +1,4 @@
-"""read_opaque: a call of a module that stays as it is, as an operation."""
+"""read_opaque: reads a call of an opaque module as an operation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from engine.model.program.unreadable import UnreadableError
 
 
 def read_opaque(call: Call, module: nn.Module, provenance: Provenance, out: Value) -> Opaque:
-    """The operation of a module that was called.
+    """The operation of a call of a module.
 
     Raises:
-        UnreadableError: it is given more than one tensor, or another one than of a row for each
-            token.
+        UnreadableError: it has more than one tensor, or one without a row for each token.
     """
     result = call.output[0] if isinstance(call.output, tuple) else call.output
     given = tensors_in((call.args, call.kwargs))
@@ -41,7 +40,7 @@ def read_opaque(call: Call, module: nn.Module, provenance: Provenance, out: Valu
 
 
 def _by_name(module: nn.Module, call: Call) -> dict[str, Any]:
-    """What a module was called with, by the names of its arguments."""
+    """The arguments of a module's call, by name."""
     signature = inspect.signature(module.forward)
     named: dict[str, Any] = {}
     for name, given in signature.bind(*call.args, **call.kwargs).arguments.items():

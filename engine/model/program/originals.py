@@ -1,4 +1,4 @@
-"""Originals: a model's parameters, let go one after the other as a program takes them over."""
+"""Originals: a model's parameters, freed one by one as a program takes them over."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from engine.model.program.weights import address_of
 
 
 class Originals:
-    """Knows how many uses of each parameter are still to come.
+    """Counts the remaining uses of each parameter.
 
-    The uses by opaque modules never end.
+    Uses by opaque modules never end.
 
     Args:
-        forget: is called with each parameter that nothing uses any more.
+        forget: called with each parameter that is no longer used.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Originals:
                     self._uses.update(address_of(weight) for weight in module.parameters())
 
     def give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
-        """End an operation's use of its weights. It has a copy of them, and itself none any more.
+        """End an operation's use of its weights, which have been copied, and remove them from it.
 
-        What nothing uses any more is freed, once the caller holds it no longer.
+        Unused memory is freed once the caller no longer holds it.
         """
         if isinstance(operation, Embed):
             addresses = [address_of(operation.table)]

@@ -1,4 +1,4 @@
-"""Origins: which of a model's parameters were stored as codes, and hold what these stand for."""
+"""Origins: records which of a model's parameters were stored as codes and hold their values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from torch import Tensor
 
 
 class Origins:
-    """Remembers the first row of each weight that was unpacked from codes.
+    """Records the first row of each weight that was unpacked from codes.
 
-    transformers renames, merges and stacks weights when it reads them, and rows stay as they are:
-    so a matrix that begins with such a row is made of codes, and one that was stored as floats
-    is not taken for one.
+    transformers renames, merges and stacks weights when it reads them, but keeps rows unchanged: so
+    a matrix that begins with such a row is made from codes, and one that was stored as floats is
+    not mistaken for one.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Origins:
         return bool(self._first_rows)
 
     def add(self, weight: Tensor) -> None:
-        """Learn of a weight [..., n, k], in the type of the model. Any thread may call it."""
+        """Record a weight [..., n, k], in the type of the model. Any thread may call this."""
         if weight.ndim in (2, 3):
             self._first_rows |= set(map(_bytes, _first_rows(weight)))
 
@@ -34,5 +34,5 @@ def _first_rows(weight: Tensor) -> Tensor:
 
 
 def _bytes(row: Tensor) -> bytes:
-    # Of bfloat16 numpy knows nothing.
+    # numpy does not support bfloat16.
     return row.detach().float().contiguous().numpy().tobytes()

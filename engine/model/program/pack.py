@@ -1,4 +1,4 @@
-"""Packing of a model's matrices into the order in which the kernels read them."""
+"""Pack: packs a model's matrices in the order in which the kernels read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation,
 from engine.model.program.originals import Originals
 from engine.model.program.weights import Rows, Weight, dense, floats, matrix_of
 
-# Output features of a tile. A tile of gates and a tile of ups take turns.
+# Output features of a tile. Tiles of gates and tiles of ups alternate.
 _TILE = 16
 
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -26,12 +26,12 @@ _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What a product multiplies, packed.
+    """The packed weight of a product.
 
     Attributes:
         bias: in float32.
-        how: `_native.Quantization` of the weight; None if it is of the program's type.
-        column, columns: of the result, which of its columns the product gives.
+        how: `_native.Quantization` of the weight; None if it has the program's type.
+        column, columns: the columns of the result that the product computes.
     """
 
     weight: Tensor
@@ -41,21 +41,21 @@ class Product:
     columns: int
 
 
-# Makes one matrix of several.
+# Joins several matrices to one.
 _Join = Callable[[Sequence[Tensor]], Tensor]
 
 
 class Packer:
-    """Packs weights and lets go of the originals as it goes.
+    """Packs weights, and frees the originals along the way.
 
-    Packed matrices are as large as the originals, or smaller, so that loading needs room for one
-    matrix more and not for a second model.
+    Packed matrices are at most as large as the originals, so that loading needs memory for one
+    extra matrix, not for a second model.
 
     Args:
         native: the compiled kernels.
         parameters: the originals.
-        dtype: that the program computes in.
-        coded: which of the model's parameters are codes, if any.
+        dtype: type of the program.
+        coded: the model's parameters that are codes, if any.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Packer:
         self._packed: dict[_Place, tuple[Tensor, Any]] = {}
 
     def linear(self, operation: Linear) -> tuple[Product, ...]:
-        """The weights of a product, which itself has none from now on. There are several where the
-        blocks of its weights are of different types: none is widened to another's bits.
+        """Pack a product's weights and remove them from it. There are several if their blocks have
+        different types: none is widened to another's bits.
         """
         parts, column = [], 0
         biases = operation.biases or (None,) * len(operation.weights)
@@ -93,7 +93,7 @@ class Packer:
         return tuple(parts)
 
     def gated(self, operation: Gated) -> Product:
-        """As `linear`, of a gated product: 16 gates, their 16 ups, the next 16 gates, and so on."""
+        """As `linear`, for gated products: 16 gates, their 16 ups, the next 16 gates, and so on."""
         weight, how = self._pack(operation.weights, _take_turns)
         biases = [bias.float()[:, None] for bias in operation.biases]
         bias = _take_turns(biases).flatten() if biases else None
@@ -101,8 +101,8 @@ class Packer:
         return Product(weight, bias, how, 0, operation.out.width)
 
     def experts(self, operation: Experts) -> tuple[Product, Product]:
-        """The products up and down of all experts, one after the other; up as `gated`, if there is
-        a gate.
+        """The products up and down of all experts in sequence; up as in `gated`, if there is a
+        gate.
         """
         *ups, down = operation.weights
         packed = [self._pack_each(ones) for ones in (ups, [down])]
@@ -117,7 +117,7 @@ class Packer:
         return Product(up, biases[0], up_how, 0, width), Product(low, biases[1], low_how, 0, width)
 
     def per_head(self, operation: PerHead) -> tuple[Product, ...]:
-        """A product for each head, which itself has no weight from now on."""
+        """Pack a product for each head, and remove its weight."""
         heads, columns, width = operation.weight.shape
         size = self._native.packed_size(columns, width)
         packed = self._arena.take(heads * size, self._dtype).chunk(heads)
@@ -130,8 +130,8 @@ class Packer:
         )
 
     def table(self, operation: Embed) -> tuple[Tensor, bool, Any]:
-        """The rows to look up, whether they are packed as a product's weights are, and how these
-        are quantized.
+        """The rows to look up, whether they are packed like a product's weights, and their
+        quantization.
         """
         place = _place(operation.table)
         packed = self._packed.get(place)
@@ -147,7 +147,7 @@ class Packer:
         return table, False, None
 
     def _way(self, weight: Weight) -> object:
-        """A key that is equal for weights that are packed together without loss."""
+        """A key that is equal for weights that can be packed together without loss."""
         stored = self._coded.stored(weight)
         return None if stored is None else stored.way
 
@@ -170,24 +170,24 @@ class Packer:
         return packed, scales[0].how
 
     def _stored(self, weights: Sequence[Weight]) -> list[StoredRows]:
-        """The blocks of weights that are packed together; none if one of them is no blocks."""
+        """The blocks of weights that are packed together; empty if one of them has no blocks."""
         found = [one for one in map(self._coded.stored, weights) if one is not None]
         return found if len(found) == len(weights) else []
 
     def _pack_stored(self, found: Sequence[StoredRows], join: _Join) -> tuple[Tensor, Any] | None:
-        """Blocks as packed codes; None if some of their scales are too large for float16."""
+        """Pack blocks as codes; None if some of their scales are too large for float16."""
         how, k = self._common(found), found[0].source.width
         blocks, numbers, before = [], [], 0
         for one in found:
             blocks.append((one.source.blocks, one.source.kind))
             numbers.append(one.rows[:, None] + before + 1)
             before += len(one.source.blocks)
-        rows = join(numbers).flatten() - 1  # what was filled up with zeros is row -1
+        rows = join(numbers).flatten() - 1  # padding is row -1
         packed = self._arena.take(self._native.coded_size(len(rows), k, how), torch.uint8)
         return (packed, how) if self._native.pack_blocks(blocks, rows, k, how, packed) else None
 
     def _pack_each(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        """Experts one by one, so that no copy of all of them but the packed one is made."""
+        """Pack experts one by one, so that the packed copy is the only copy of all of them."""
         stored = self._stored(weights)
         of_blocks = self._pack_each_stored(stored) if stored else None
         if of_blocks is not None:
@@ -196,7 +196,7 @@ class Packer:
             return self._pack_each_dense(weights)
 
     def _pack_each_stored(self, found: Sequence[StoredRows]) -> tuple[Tensor, Any] | None:
-        """As `_pack_stored`, of experts one behind the other."""
+        """As `_pack_stored`, for experts in sequence."""
         how, k = self._common(found), found[0].source.width
         experts = len(found[0].rows)
         each = [one.source.blocks.chunk(experts) for one in found]
@@ -232,11 +232,11 @@ class Packer:
         return packed, how
 
     def _dense(self, weight: Weight) -> Tensor:
-        """A weight as a matrix of the program's type."""
+        """A weight as a matrix in the program's type."""
         return floats(weight, self._coded.compact, self._dtype)
 
     def _common(self, found: Sequence[StoredRows | Scales]) -> Any:
-        """The `_native.Quantization` to which all of these can be brought without loss."""
+        """The `_native.Quantization` to which all of these can be converted without loss."""
         bits, groups, with_zeros = zip(*(one.way for one in found), strict=True)
         return self._native.Quantization(max(bits), math.gcd(*groups), any(with_zeros))
 
@@ -249,8 +249,8 @@ class Packer:
         self._native.pack_coded(matrix, scales, zeros, found[0].how, packed)
 
     def _scales(self, weights: Sequence[Weight]) -> list[Scales] | None:
-        """The scales of weights that are packed together, brought to one way; None if one of them
-        has none.
+        """The scales of weights that are packed together, converted to one format; None if one of
+        them has none.
         """
         found = [self._coded.of(one) for one in weights]
         scales = [one for one in found if one is not None]
@@ -267,7 +267,7 @@ class Packer:
 
 
 def _side_by_side(weights: Sequence[Tensor]) -> Tensor:
-    """The weights of gate and up as a gated product has them, or those of a plain one."""
+    """The weights of gate and up in the order of a gated product, or those of a plain one."""
     return weights[0] if len(weights) == 1 else _take_turns(weights)
 
 
@@ -276,8 +276,8 @@ def _below_each_other(weights: Sequence[Tensor]) -> Tensor:
 
 
 def _take_turns(weights: Sequence[Tensor]) -> Tensor:
-    """Rows of several matrices of one shape, a tile of each in turn, filled up with zeros."""
-    if len(weights[0]) % _TILE:  # else pad would copy them all the same
+    """Interleave the rows of several matrices of one shape, tile by tile, padded with zeros."""
+    if len(weights[0]) % _TILE:  # otherwise pad would copy them anyway
         weights = [nn.functional.pad(one, (0, 0, 0, -len(one) % _TILE)) for one in weights]
     tiles = [one.reshape(-1, _TILE, one.shape[1]) for one in weights]
     return torch.stack(tiles, dim=1).flatten(0, 2)

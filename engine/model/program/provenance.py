@@ -1,4 +1,4 @@
-"""Provenance: where the tensors of a recorded pass come from, by the memory that they lie in."""
+"""Provenance: the origin of a recorded pass's tensors, by their place in memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CASTS = frozenset(("to", "type", "type_as", "float", "bfloat16"))
 
 
 class Provenance:
-    """What is known so far of each piece of memory. All that the pass computed is held, so that an
-    address names one.
+    """The facts known so far about each piece of memory. All results of the pass are kept, so that
+    an address identifies one.
 
     Attributes:
-        operations: that were read, in order.
-        values: by address, what was read.
-        failures: why it was not.
-        makers: which call made it.
+        operations: operations read, in order.
+        values: values read, by address.
+        failures: reasons for unread values, by address.
+        makers: calls that made values, by address.
     """
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Provenance:
     def view(self, tensor: Tensor) -> View:
         """The columns of a value that a tensor shows.
 
-        If they do not lie beside each other, but come from a product, they are the value of another
-        product, whose matrix has these rows of the first one's.
+        If they are not adjacent, but come from a product, they are the value of another product,
+        whose matrix has the corresponding rows.
         """
         address = address_of(tensor)
         value = self.values.get(address)
@@ -58,15 +58,15 @@ class Provenance:
         return View(picked, 0, picked.width)
 
     def shows_whole(self, tensor: Tensor) -> bool:
-        """Whether a tensor shows all of the value in its memory, as it lies there."""
+        """Whether a tensor shows all of the value in its memory, in order."""
         view = self.view(tensor)
         return view.is_whole and view.value is self.values[address_of(tensor)]
 
     def like(self, tensor: Tensor, output: Tensor) -> View:
-        """The view that a tensor shows, if it has its numbers where the output has them.
+        """The view that a tensor shows, if its numbers are laid out like the output's.
 
         Raises:
-            UnreadableError: it has them elsewhere.
+            UnreadableError: they are laid out differently.
         """
         view = self.view(tensor)
         rows = len(view.reference)
@@ -82,7 +82,7 @@ class Provenance:
         return view
 
     def origin(self, view: View) -> View:
-        """What a view shows, wherever it was copied or cast from."""
+        """The source of a view, before copies and casts."""
         maker = self.maker(view)
         if isinstance(maker, Elementwise) and maker.is_copy and view.is_whole:
             return self.origin(maker.x)
@@ -96,7 +96,7 @@ class Provenance:
         """Columns of a view in another order: another product, as in `view`.
 
         Raises:
-            UnreadableError: the view is of no product.
+            UnreadableError: the view does not show a product.
         """
         value = self._pick(view.value, columns + view.column)
         return View(value, 0, value.width)
@@ -140,11 +140,10 @@ class Provenance:
     def sources(
         self, tensor: Tensor, through_casts: bool = False
     ) -> tuple[list[Tensor], dict[int, Call]]:
-        """What a tensor was computed from: tensors of values that were read, and modules.
+        """The sources of a tensor: tensors of values that were read, and modules.
 
         Args:
-            through_casts: whether a value that was only cast counts as the one that it was cast
-                from.
+            through_casts: whether a cast value counts as its source.
         """
         found: list[Tensor] = []
         makers: dict[int, Call] = {}
@@ -164,12 +163,12 @@ class Provenance:
                 if isinstance(call.target, nn.Module):
                     makers[id(call)] = call
                 else:
-                    # Views of the same memory by other calls do not tell where it came from.
+                    # Views of the same memory by other calls do not show its origin.
                     pending += tensors_in((call.args, call.kwargs))
         return found, makers
 
     def _before_cast(self, address: int) -> Tensor | None:
-        """What was cast to another type into this memory, if that is a value; else None."""
+        """The value that was cast to another type into this memory; None if there is none."""
         call = self.makers.get(address)
         if address not in self.values or call is None or call.name not in CASTS:
             return None
@@ -179,5 +178,5 @@ class Provenance:
 
 
 def address_of(tensor: Tensor) -> int:
-    """The memory that a tensor and its views share."""
+    """Address of the memory that a tensor and its views share."""
     return tensor.untyped_storage().data_ptr()

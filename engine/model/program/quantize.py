@@ -1,4 +1,4 @@
-"""quantize, recognize: have a model's products multiply whole numbers of 8 or 4 bits."""
+"""quantize, recognize: make a model's products multiply integers of 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from engine.native import kernels
 logger = logging.getLogger(__name__)
 
 _BITS = {"int8": 8, "int4": 4}
-# The head chooses the token, and is not as many numbers as the layers. GGUF's mixtures keep it wide
-# too, and so does NNCF.
+# The head chooses the token, and is smaller than the layers. GGUF's mixtures also keep it wide, and
+# so does NNCF.
 _HEAD_BITS = 8
 
-# Bits and group of codes for weights that were stored as others, which no kernel multiplies. Of
-# e4m3 they lose 0.5 % (numbers distributed normally) to 0.8 % (by Student's t of 3 degrees); groups
-# of 128 would lose 0.6 % to 1.3 %, for 4 % fewer bytes.
+# Bits and group of codes for weights stored as codes that no kernel multiplies. For e4m3 they lose
+# 0.5 % (normally distributed numbers) to 0.8 % (Student's t with 3 degrees); groups of 128 would
+# lose 0.6 % to 1.3 %, for 4 % fewer bytes.
 NEAREST = (8, 32)
 
-# Outputs of a product below which it stays: it would be filled up to as many.
+# A product with fewer outputs is not quantized, because it would be padded to as many.
 _LEAST = 32
 
 
 def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Coded | None:
-    """Quantize the weights that a model's products multiply, in place: to nearest, without data.
+    """Quantize the weights of a model's products, in place: to nearest, without data.
 
-    Afterwards the model computes what its codes mean. The program of it differs from that by the
-    rounding of activations to 15 bits. Embeddings are quantized only where they are the head's
-    weights too; norms, biases, convolutions and the routers of experts never are.
+    Afterwards the model computes with the values of its codes. Its program differs from that by
+    rounding activations to 15 bits. Embeddings are quantized only if they are also the head's
+    weights; norms, biases, convolutions and routers of experts never are.
 
     Returns:
         the scales, for `engine.model.forward.make_forward`; None if `config` asks for none.
 
     Raises:
         InvalidConfigError: there are no kernels for it on this device.
-        ModelError: the model is not read as a program, so that no kernel of ours would multiply.
+        ModelError: the model cannot be read as a program, so that no kernel of ours would multiply.
     """
     if config.quantize == "none":
         return None
@@ -85,7 +85,7 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
 
 
 def check_device(config: EngineConfig, shape: ModelShape) -> None:
-    """See that there are kernels for what `config` asks for.
+    """Check that there are kernels for the quantization in `config`.
 
     Raises:
         InvalidConfigError: there are none.
@@ -105,13 +105,13 @@ def check_device(config: EngineConfig, shape: ModelShape) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """What of a checkpoint of codes was found in a model's floats.
+    """The codes of a checkpoint that were found in a model's floats.
 
     Attributes:
         coded: the scales, for `engine.model.forward.make_forward`; None if no product has such
             weights, or the model runs module by module.
-        rest: the weights of products that were stored as codes of another kind.
-        coder: of both.
+        rest: weights of products that were stored as codes of another kind.
+        coder: the coder of both.
     """
 
     coded: Coded | None
@@ -121,9 +121,8 @@ class Recognized:
     def round_rest(self) -> Coded | None:
         """Round the rest to the nearest codes, in place.
 
-        A group's greatest number has the code 127, so that what is lost is at most 1.3 % of its
-        norm, and 0.5 % of one that is distributed normally: e4m3 has lost 2.6 % of that before, and
-        NF4 9 %.
+        A group's greatest number has the code 127, so that the loss is at most 1.3 % of its norm,
+        and 0.5 % for a normal distribution: e4m3 has already lost 2.6 % of that, and NF4 9 %.
 
         Returns:
             all scales.
@@ -142,15 +141,16 @@ def recognize(
     coded: Coded | None,
     origins: Origins,
 ) -> Recognized:
-    """Find the codes that a model's weights were unpacked from, so that they stay packed.
+    """Find the codes from which a model's weights were unpacked, so that they stay packed.
 
-    They are looked for in the numbers: whatever format they were stored in, a group of 32 that lies
-    on a lattice of 16 or 256 steps is what codes mean. Activations are rounded to 15 bits then.
+    They are found in the numbers: whatever their stored format, a group of 32 that lies on a
+    lattice of 16 or 256 steps consists of the values of codes. Activations are then rounded to 15
+    bits.
 
     Args:
-        config: of a model that the native kernels compute.
-        coded: what is known already.
-        origins: which parameters were stored as codes of whatever kind.
+        config: envelope of a model that the native kernels compute.
+        coded: codes known already.
+        origins: the parameters that were stored as codes of any kind.
     """
     native = kernels()
     assert native is not None
@@ -196,7 +196,7 @@ def _products(graph: Graph) -> Iterator[Linear | Gated | Experts]:
 
 
 def _head(graph: Graph) -> Linear | None:
-    """The product that gives the logits, or what is then done to each of them."""
+    """The product that computes the logits, perhaps before elementwise operations."""
     found = {id(graph.logits)}
     for operation in reversed(graph.operations):
         if id(operation.out) in found:

@@ -1,8 +1,8 @@
-"""read: finds out what the calls of a recorded pass compute, by trying what they could be.
+"""read: determines what the calls of a recorded pass compute, by trying candidates.
 
-Nothing here goes by a model's or a module's name. Which matrix a tensor shows follows from where it
-lies in memory; what a module computes, or how a query was rotated, is guessed from its parameters
-and kept if the guess gives the recorded numbers.
+No model's or module's name matters here. The matrix that a tensor shows follows from its place in
+memory; what a module computes, or how a query was rotated, is guessed from its parameters and
+accepted if the guess reproduces the recorded numbers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from engine.model.program.rotation import Rotations
 from engine.model.program.unreadable import UnreadableError, unreadable
 from engine.model.program.writes import out_of_place
 
-# What only moves, copies or casts numbers.
+# Functions that only move, copy or cast numbers.
 _MOVE = ("view", "reshape", "flatten", "unflatten", "transpose", "permute", "unsqueeze", "squeeze")
 _COPY = ("contiguous", "clone", "dropout")
 _SAME = frozenset((*_MOVE, *_COPY, *CASTS))
@@ -75,16 +75,16 @@ def read(
     with_experts: bool = True,
     compact: CompactWeights | None = None,
 ) -> Graph:
-    """The operations that lead to the logits.
+    """Read the operations that lead to the logits.
 
     Args:
-        opaque: classes of modules to run as they are.
+        opaque: classes of modules to run unchanged.
         max_positions: length of the tables of rotations.
         with_experts: whether experts can be operations; else they are unreadable.
-        compact: the parameters that hold numbers only while they are used, if any do.
+        compact: the parameters that have numbers only during use, if any.
 
     Raises:
-        UnreadableError: some call on the way is none of ours.
+        UnreadableError: our kernels do not compute some call on the way.
     """
     return _Reader(recorded, opaque, max_positions, with_experts, compact).read()
 
@@ -105,12 +105,12 @@ class _Reader:
         self._contents = Contents(one for call in recorded.calls for one in call.changed)
         self._provenance = Provenance()
         self._rotations = Rotations(self._provenance, recorded.position_ids, max_positions)
-        # Which layer was first given some keys and values, by the memory that they lie in.
+        # The layer that first used some keys and values, by their memory.
         self._stored: dict[Hashable, int] = {}
-        # How queries and keys of latents are to be rotated, by their values.
+        # The rotations of latents' queries and keys, by value.
         self._turns: dict[int, Rotation | None] = {}
         self._lookups = Lookups(recorded)
-        # What depends on the step; all else is a constant.
+        # Tensors that depend on the step; all others are constants.
         self._varying = {
             address_of(tensor)
             for tensor in (recorded.input_ids, recorded.position_ids, recorded.last_tokens)
@@ -127,8 +127,8 @@ class _Reader:
         return Graph(operations, value, self._lookups.common())
 
     def _sampled(self, logits: View) -> Value:
-        """The logits of the tokens that sample, where a model gives those of all tokens: rows are
-        picked before they are multiplied.
+        """The logits of the tokens that sample, if a model computes those of all tokens: rows are
+        selected before the product.
         """
         head = self._provenance.maker(logits)
         if not isinstance(head, Linear):
@@ -142,7 +142,7 @@ class _Reader:
         return out
 
     def _take(self, call: Call) -> None:
-        """Read a call, or note why it cannot be: it may turn out not to matter."""
+        """Read a call, or record why it is unreadable, because it may turn out not to matter."""
         fresh = {
             address: tensor
             for tensor in tensors_in(call.output)
@@ -167,13 +167,13 @@ class _Reader:
             with self._compact.computing((call.target, *beside), call.args, inputs):
                 operations = self._read_call(call, tensor)
             self._provenance.operations += operations
-            # Nothing reads what was there before a change any more: whoever looks there sees this.
+            # Nothing reads the content from before a change any more: later readers see this one.
             self._provenance.values[address] = operations[-1].out
             self._provenance.makers[address] = call
             rest = list(made)[1:]
             cause = unreadable(call, "gives more than one tensor")
         except UnreadableError as error:
-            # Its frames hold this reader, and through it weights, until the collector comes by.
+            # Its frames keep this reader, and through it weights, until the collector runs.
             error.__traceback__ = error.__context__ = None
             rest, cause = list(made), error
         for address in rest:
@@ -216,7 +216,7 @@ class _Reader:
 
     def _function(self, call: Call, output: Tensor, out: Value) -> Operation:
         name = out_of_place(call.name)
-        # A single number is a factor, whatever axes it has.
+        # A single number is a factor, whatever its axes.
         tensors = [t for t in tensors_in((call.args, call.kwargs)) if t.numel() > 1]
         if name in _SAME:
             return Elementwise(out, self._provenance.like(call.args[0], output))
@@ -228,7 +228,7 @@ class _Reader:
             if call.kwargs.get("approximate") == "tanh":
                 name = "gelu_tanh"
             x = self._provenance.like(tensors[0], output)
-            # It may have been given more than the tensor, such as softplus its steepness.
+            # It may have other arguments, such as the steepness of a softplus.
             if not agree(ACTIVATIONS[name](x.reference.double()), out.reference):
                 raise UnreadableError("its arguments are none of ours")
             return Elementwise(out, x, activation=name)
@@ -265,7 +265,7 @@ class _Reader:
         return one_row and address_of(tensor) not in self._varying
 
     def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
-        """The view that a tensor shows, if each of its columns serves some neighbours of x's."""
+        """The view that a tensor shows, if each of its columns serves several adjacent ones of x."""
         y = self._provenance.view(tensor)
         if x.columns % y.columns == 0:
             each = y.reference.double().repeat_interleave(x.columns // y.columns, dim=1)
@@ -307,9 +307,7 @@ class _Reader:
         raise UnreadableError("it computes none of what was tried")
 
     def _ids(self, inputs: list[Tensor]) -> Tensor | None:
-        """Whole numbers by which rows may be looked up, if the rest of what is given is the same in
-        each step.
-        """
+        """Integers that may look up rows, if the other inputs are the same in each step."""
         ids = next((one for one in inputs if not one.is_floating_point()), None)
         others = (one for one in inputs if one is not ids)
         return None if any(address_of(one) in self._varying for one in others) else ids
@@ -328,7 +326,7 @@ class _Reader:
         if not by_position:
             self._lookups.add(given, call)
         if by_position and not agree(table[:1], out.reference[:1]):
-            # A module may begin further on by itself (OPT).
+            # A module may add an offset itself (OPT).
             table = table[int((table.float() - out.reference[0].float()).norm(dim=1).argmin()) :]
             if len(table) <= int(positions[-1]):
                 raise UnreadableError("it has no row for each position")
@@ -355,8 +353,8 @@ class _Reader:
         return found
 
     def _expand(self, call: KernelCall, out: Value) -> Operation:
-        """What is done with latents, around attention. Queries and keys are rotated when they are
-        attended with: what the model rotated is what is read here, before it was.
+        """The operations on latents around attention. Queries and keys are rotated at attention:
+        here they are read before the model's rotation.
         """
         expansion, given = call.arguments["expansion"], call.arguments["given"]
         size = expansion.keys.shape[2]
@@ -378,14 +376,14 @@ class _Reader:
         return made
 
     def _turned(self, tensor: Tensor) -> tuple[View, Rotation | None]:
-        """As `Rotations.of`, of queries and keys of latents too."""
+        """As `Rotations.of`, also for queries and keys of latents."""
         value = self._provenance.values.get(address_of(tensor))
         if value is not None and id(value) in self._turns:
             return View(value, 0, value.width), self._turns[id(value)]
         return self._rotations.of(tensor)
 
     def _normed(self, tensor: Tensor) -> tuple[View, Rotation | None, HeadNorm | None]:
-        """What was rotated, and perhaps normed then, into a query or key, and how."""
+        """The source of a query or key before its rotation and optional norm, with these."""
         try:
             return *self._turned(tensor), None
         except UnreadableError:
@@ -393,7 +391,7 @@ class _Reader:
             given = [] if call is None else tensors_in((call.args, call.kwargs))
             if call is None or not isinstance(call.target, nn.Module) or len(given) != 1:
                 raise
-            # It lies as the result of the norm does.
+            # Its layout is that of the norm's result.
             rotated = given[0].as_strided(tensor.shape, tensor.stride(), given[0].storage_offset())
             rows = [Value(one.reshape(NUM_TOKENS, -1), False) for one in (rotated, tensor)]
             size = tensor.shape[-1]
@@ -438,7 +436,7 @@ class _Reader:
 
 
 def _needed(operations: list[Operation], logits: Value) -> list[Operation]:
-    """Those that lead to the logits."""
+    """The operations that lead to the logits."""
     wanted = {id(logits)}
     kept = []
     for operation in reversed(operations):

@@ -1,8 +1,8 @@
-"""Which causal convolution or linear recurrence a call of a module with states was.
+"""Recurrence: recognises the causal convolutions and linear recurrences of modules with states.
 
-Modules of transformers call functions for them that kernels of other packages can take the place
-of: causal-conv1d, flash-linear-attention, mamba-ssm. So the names of arguments are those of these
-packages. What the arguments mean is tried, and kept if it gives the recorded numbers.
+Modules of transformers call functions for them that kernels of other packages can replace:
+causal-conv1d, flash-linear-attention, mamba-ssm. So the argument names are those of these packages.
+The meaning of the arguments is guessed, and accepted if it reproduces the recorded numbers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from engine.model.program.linear_attention import Recurrence, convolve, recur
 from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError
 
-# What a convolution's kernel has room for.
+# Most taps of a convolution's kernel.
 _MOST_TAPS = 8
 
 
 def read_convolution(
     arguments: Mapping[str, Any], provenance: Provenance, out: Value
 ) -> Convolve | None:
-    """The convolution that gave these numbers, if one did.
+    """The convolution that reproduces these numbers; None if there is none.
 
     Args:
         arguments: x [1, columns, T] or [1, T, columns], `weight` [columns, taps], and maybe `bias`
@@ -57,11 +57,11 @@ def read_convolution(
 def read_recurrence(
     arguments: Mapping[str, Any], provenance: Provenance, out: Value
 ) -> Recur | None:
-    """The recurrence that gave these numbers, if one did.
+    """The recurrence that reproduces these numbers; None if there is none.
 
     Args:
-        arguments: of a gated delta rule, `query`, `key`, `value`, `g`, `beta`; or of a state space,
-            `hidden_states`, `dt`, `A`, `B`, `C`, `D`.
+        arguments: for a gated delta rule, `query`, `key`, `value`, `g`, `beta`; or for a state
+            space, `hidden_states`, `dt`, `A`, `B`, `C`, `D`.
     """
     if {"query", "key", "value", "g", "beta"} <= arguments.keys():
         tried = _delta_rules(arguments, provenance, out)
@@ -74,7 +74,7 @@ def read_recurrence(
         query, key, value, decay = (
             view.reference for view in (one.query, one.key, one.value, one.decay)
         )
-        # Some give float32 of what they computed in a coarser type.
+        # Some return float32 of numbers computed in a coarser type.
         recorded = out.reference.to(value.dtype)
         if agree(recur(query, key, value, decay, beta, one.way), recorded):
             return one
@@ -146,7 +146,7 @@ def _before_repeats(tensor: Tensor, provenance: Provenance) -> View:
 
 
 def _decay(tensor: Tensor, provenance: Provenance) -> tuple[View, Tensor | None, Tensor]:
-    """How the logarithms of decays, [1, T, heads], come from a matrix.
+    """How the logarithms of decays, [1, T, heads], are computed from a matrix.
 
     Returns:
         x, bias and scale, so that they are scale * softplus(x + bias).
@@ -154,7 +154,7 @@ def _decay(tensor: Tensor, provenance: Provenance) -> tuple[View, Tensor | None,
     if tensor.ndim != 3:
         raise UnreadableError("a decay has not a number for each head")
     view = provenance.origin(provenance.view(tensor))
-    # What is a scale and what a softplus is seen below, by the numbers.
+    # The numbers decide below which is a scale and which a softplus.
     while (made := _shaped(view, provenance)) is not None:
         view = provenance.origin(made.x)
     bias, shift = None, provenance.maker(view)
@@ -177,7 +177,7 @@ def _decay(tensor: Tensor, provenance: Provenance) -> tuple[View, Tensor | None,
 
 
 def _shaped(view: View, provenance: Provenance) -> Elementwise | None:
-    """The operation that multiplied a matrix by numbers for its columns, or took its softplus."""
+    """The operation that multiplied a matrix by numbers for its columns, or applied a softplus."""
     made = provenance.maker(view)
     if isinstance(made, Elementwise) and view.is_whole:
         scaled = made.combine == "multiply" and isinstance(made.y, Tensor)

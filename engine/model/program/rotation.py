@@ -1,5 +1,5 @@
-"""Rotary embeddings (RoFormer, arXiv 2104.09864): how models lay out pairs and tables, and which
-of these a recorded pass has.
+"""Rotary embeddings (RoFormer, arXiv 2104.09864): models' layouts of pairs and tables, and which of
+these a recorded pass has.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, begin: int = 
     Args:
         x: [T, heads, head_dim].
         cos, sin: [T, half].
-        interleaved: whether columns (2 i, 2 i + 1) make a pair, and not (i, i + half).
-        begin: the first of the columns.
+        interleaved: whether columns (2 i, 2 i + 1) make a pair, rather than (i, i + half).
+        begin: the first rotated column.
     """
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]
@@ -40,14 +40,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, begin: int = 
 
 
 def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool, int]]:
-    """The conventions that models may follow.
+    """The possible layouts of models.
 
     Args:
         width: columns of the tables.
 
     Yields:
-        which columns of the tables hold one number for each pair; whether pairs are interleaved;
-            and the sign of the angle (NanoChat turns the other way).
+        the columns of the tables with one number for each pair; whether pairs are interleaved; and
+            the sign of the angle (NanoChat rotates the other way).
     """
     picks = [slice(0, width)] if 2 * width <= head_dim else []
     if width % 2 == 0:
@@ -59,11 +59,11 @@ def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool, int]]:
 
 
 class Rotations:
-    """Finds how the queries and keys of a recorded pass were rotated, by trying.
+    """Determines the rotation of a recorded pass's queries and keys, by trying.
 
     Args:
-        provenance: of the pass's tensors, as far as it was read.
-        positions: of the pass's tokens, [T].
+        provenance: provenance of the pass's tensors read so far.
+        positions: positions of the pass's tokens, [T].
         max_positions: length of the tables.
     """
 
@@ -75,14 +75,15 @@ class Rotations:
         self._scaled: list[tuple[tuple[Tensor, Tensor], Tensor, tuple[Tensor, Tensor]]] = []
 
     def of(self, tensor: Tensor, begin: int = 0) -> tuple[View, Rotation | None]:
-        """What was rotated into a query or key, [T, heads, head_dim], and how.
+        """The source of a query or key, [T, heads, head_dim], before its rotation, and the
+        rotation.
 
         Args:
-            begin: of the columns of a head, the first that may have been rotated.
+            begin: the first column of a head that may be rotated.
         """
         if address_of(tensor) in self._provenance.values:
             return self._provenance.view(tensor), None
-        # Some models cast what they rotate, and the same numbers twice.
+        # Some models cast before rotating, and cast the same numbers twice.
         for through_casts in (False, True):
             sources, makers = self._provenance.sources(tensor, through_casts)
             read = [self._provenance.values[address_of(source)] for source in sources]
@@ -102,7 +103,7 @@ class Rotations:
         if column + (heads - 1) * step + dim > value.width:
             raise self._provenance.failures[address_of(tensor)]
         view = View(value, column, heads * dim)
-        if step != dim:  # each head's query, key and value are beside each other
+        if step != dim:  # each head's query, key and value are adjacent
             sides, steps = (NUM_TOKENS, heads, dim), (value.width, step, 1)
             first = int(value.reference.storage_offset()) + column
             view = self._provenance.view(value.reference.as_strided(sides, steps, first))
@@ -123,7 +124,7 @@ class Rotations:
                 if scale is not None:
                     tables = self._scaled_by(self._tables_of(maker, pick, sign), scale)
                     return view, Rotation(*tables, interleaved)
-                # DeepSeek takes neighbours for pairs, and puts the first of all pairs first.
+                # DeepSeek pairs neighbours, and puts the first ones of all pairs first.
                 order = _pairs_apart(dim, begin, 2 * cos.shape[1])
                 if agree(rotate(x[..., order], cos, sin, False, begin), tensor):
                     columns = torch.arange(heads)[:, None] * dim + order
@@ -135,12 +136,12 @@ class Rotations:
         raise failure
 
     def _scale_of(self, tensor: Tensor, rotated: Tensor) -> Tensor | None:
-        """What each position multiplies queries with after they were rotated, [positions]: Llama 4
-        and Ministral 3 have attention sharper where contexts are long. None if it is not that.
+        """The factor of each position for queries after their rotation, [positions]: Llama 4 and
+        Ministral 3 sharpen attention in long contexts. None if there is no such factor.
 
         Args:
-            tensor: a query, as it was recorded.
-            rotated: the same, before it may have been scaled.
+            tensor: a recorded query.
+            rotated: the same, before scaling.
         """
         call = self._provenance.makers.get(address_of(tensor))
         for given in [] if call is None else tensors_in(call.args):
@@ -150,7 +151,7 @@ class Rotations:
         return None
 
     def _scaled_by(self, tables: tuple[Tensor, Tensor], scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables times a number for each position; the same ones for all layers."""
+        """Tables times a number for each position; shared by all layers."""
         for plain, known, scaled in self._scaled:
             if plain is tables and torch.equal(known, scale):
                 return scaled
@@ -159,10 +160,10 @@ class Rotations:
         return cos, sin
 
     def _everywhere(self, tensor: Tensor) -> Tensor:
-        """A number of each token, computed from its position alone, for all positions: [positions].
+        """Compute a number that depends only on a token's position for all positions: [positions].
 
         Raises:
-            UnreadableError: it was computed from something else.
+            UnreadableError: it depends on something else.
         """
         if tensor.numel() == NUM_TOKENS and torch.equal(tensor.flatten(), self._positions):
             return torch.arange(self._max_positions, device=tensor.device)
@@ -182,8 +183,8 @@ class Rotations:
         return made.flatten()
 
     def _tables_of(self, call: Call, pick: slice, sign: int) -> tuple[Tensor, Tensor]:
-        """Columns of the cosines and sines of all positions, from the module that made those of the
-        pass; once for all layers that use it.
+        """Cosines and sines of all positions, from the module that made those of the pass; computed
+        once for all layers that use it.
         """
         key = id(call), pick.start, pick.stop, pick.step, sign
         if key not in self._tables:
@@ -192,7 +193,7 @@ class Rotations:
             def moved(value: Any) -> Any:
                 if isinstance(value, Tensor):
                     if value.is_floating_point():
-                        return value.float()  # the tables take its type
+                        return value.float()  # determines the type of the tables
                     if value.shape[-1:] == (NUM_TOKENS,):
                         return everywhere.to(value.device).expand(*value.shape[:-1], -1)
                 return value
@@ -211,9 +212,7 @@ class Rotations:
 
 
 def _step_of_heads(sources: list[Tensor], value: Value, heads: int) -> int | None:
-    """How far heads are apart in the rows of a value that they were taken from; None if no source
-    tells it.
-    """
+    """Distance of heads in the rows of the value that they come from; None if no source shows it."""
     for source in sources:
         axes = axes_of(source, NUM_TOKENS, value.width) or []
         for axis in axes:
@@ -223,8 +222,8 @@ def _step_of_heads(sources: list[Tensor], value: Value, heads: int) -> int | Non
 
 
 def _pairs_apart(dim: int, begin: int, count: int) -> Tensor:
-    """Columns of a head, [dim], with those of `count` from `begin` on that come second in a pair of
-    neighbours behind those that come first.
+    """Columns of a head, [dim], with the second ones of `count` columns in neighbouring pairs, from
+    `begin` on, moved after the first ones.
     """
     order = torch.arange(dim)
     order[begin : begin + count] = begin + torch.arange(count).view(-1, 2).t().flatten()
@@ -232,7 +231,7 @@ def _pairs_apart(dim: int, begin: int, count: int) -> Tensor:
 
 
 def _tables_in(output: Any) -> list[Tensor]:
-    """Cosines and sines, as two tensors where they are the parts of complex numbers."""
+    """Cosines and sines, as two tensors if they are the parts of complex numbers."""
     found = tensors_in(output)
     return [
         part for one in found for part in ((one.real, one.imag) if one.is_complex() else (one,))

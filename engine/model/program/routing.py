@@ -1,4 +1,4 @@
-"""Routing: which experts each row goes to, and with which weights, by the logits of a router."""
+"""Routing: computes each row's experts, and their weights, from the logits of a router."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from torch import Tensor
 
 from engine.model.program.agree import agree, differences
 
-# Scores that differ by less are equal: a model's own rounding decides which of them is greater. By
-# the type of the logits, in which some models have the scores, too (LFM2, Mistral 4).
+# Scores that differ by less count as equal: a model's own rounding decides which of them is
+# greater. By the type of the logits, in which some models also compute the scores (LFM2, Mistral
+# 4).
 _TIE = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 # How often the logits of a choice among equals are raised, each time to the next greater number.
 _RAISES = 16
-# A factor that is as near to 1 is none. Rounding of weights in bfloat16 moves it by 2e-4.
+# A factor this close to 1 counts as 1. Rounding of weights in bfloat16 moves it by 2e-4.
 _NO_FACTOR = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How logits choose experts; `RouteArgs` of the native kernels says the same.
+    """How logits choose experts; the same as `RouteArgs` of the native kernels.
 
     Attributes:
-        chosen: experts of each row.
+        chosen: number of experts of each row.
         score: `softmax` or `sigmoid` of all logits.
-        correction: [experts] float32, contiguous, added to the scores where experts are chosen, but
-            not where they are weighed (DeepSeek-V3, arXiv 2412.19437, 2.1.2); None if there is
-            none.
+        correction: [experts] float32, contiguous, added to the scores for choosing experts, but not
+            for weighting them (DeepSeek-V3, arXiv 2412.19437, 2.1.2); None if there is none.
         groups, kept, best: only experts of the `kept` best of `groups` groups can be chosen; a
-            group is as good as the sum of its `best` greatest scores. 1, 1 and 1: no groups.
-        normalised: whether weights are scores over the sum of those that were chosen.
-        scale: what weights are multiplied by.
-        factors: [experts] float32, contiguous, what the weight of each is multiplied by besides;
-            None if there are none.
+            group's score is the sum of its `best` greatest scores. 1, 1 and 1 for no groups.
+        normalised: whether weights are divided by the sum of the chosen scores.
+        scale: factor of all weights.
+        factors: [experts] float32, contiguous, further factors of each expert's weight; None if
+            there are none.
     """
 
     chosen: int
@@ -50,7 +50,7 @@ class Routing:
     factors: Tensor | None = None
 
     def choices(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores, and what experts are chosen by: [rows, experts] float64 both."""
+        """Scores, and the numbers by which experts are chosen: [rows, experts] float64 both."""
         logits = logits.double()
         scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
         by_score = self.correction is not None or self.best > 1
@@ -79,7 +79,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What a router made of some rows.
+    """A router's results for some rows.
 
     Attributes:
         logits: [rows, experts].
@@ -94,11 +94,11 @@ class Routed:
 def guess_routing(
     routed: Routed, numbers: Sequence[Tensor], hint: Routing | None
 ) -> Routing | None:
-    """The routing that makes the same choices and weights, if one of ours does.
+    """The routing that makes the same choices and weights; None if kernels do not have it.
 
     Args:
         numbers: [experts] each, which may be added to scores, or multiply weights.
-        hint: what to try first, such as the routing of the layer before.
+        hint: the routing to try first, such as the previous layer's.
     """
     experts, chosen = routed.logits.shape[-1], routed.index.shape[-1]
     groupings = _groupings(experts, chosen)
@@ -114,14 +114,14 @@ def guess_routing(
                 ours, _ = plain.choose(routed.logits)
                 if not _same_choice(plain, routed, ours).all():
                     continue
-                # Of logits that are all equal, every choice would be as good as the recorded one.
+                # If all logits were equal, every choice would be as good as the recorded one.
                 others = int((~_chosen_alike(ours, routed)).sum())
                 if others > len(ours) // 2:
                     continue
                 for factors, normalised in product(of_experts, (True, False)):
                     routing = replace(plain, normalised=normalised, factors=factors)
                     scale, difference = _weighed(routing, routed, ours)
-                    # The best one counts: of small logits, softmax and sigmoid nearly agree.
+                    # The best one counts, because softmax and sigmoid of small logits nearly agree.
                     if difference < math.inf and (others, difference) < least:
                         found, least = replace(routing, scale=scale), (others, difference)
         if found is not None:
@@ -130,8 +130,8 @@ def guess_routing(
 
 
 def settled(routing: Routing, routed: Routed) -> Tensor:
-    """The logits, with a greater number for each expert that was chosen over an equal one that
-    comes first: by these, `routing` makes the same choice.
+    """The logits, with a greater number for each expert that was chosen over an earlier equal one,
+    so that `routing` makes the same choice.
     """
     logits, chosen = routed.logits, _is_chosen(routed.index, routed.logits)
     for _ in range(_RAISES):
@@ -143,7 +143,7 @@ def settled(routing: Routing, routed: Routed) -> Tensor:
 
 
 def _groupings(experts: int, chosen: int) -> tuple[tuple[int, int, int], ...]:
-    """Groups, how many are kept, and how many experts a group is judged by."""
+    """(groups, how many are kept, how many experts determine a group's score)."""
     return (
         (1, 1, 1),
         *(
@@ -169,7 +169,7 @@ def _chosen_alike(ours: Tensor, routed: Routed) -> Tensor:
 
 
 def _same_choice(routing: Routing, routed: Routed, ours: Tensor) -> Tensor:
-    """For each row, whether `ours` are the recorded experts, or others that are as good."""
+    """For each row, whether `ours` are the recorded experts, or equally good ones."""
     _, choices = routing.choices(routed.logits)
     got, recorded = (choices.gather(-1, one).sort(-1).values for one in (ours, routed.index))
     most = _TIE.get(routed.logits.dtype, _TIE[torch.float32])
@@ -178,8 +178,8 @@ def _same_choice(routing: Routing, routed: Routed, ours: Tensor) -> Tensor:
 
 
 def _weighed(routing: Routing, routed: Routed, ours: Tensor) -> tuple[float, float]:
-    """The factor of the weights, and how far they then are from the recorded ones; infinitely far
-    if rounding does not explain it.
+    """The factor of the weights, and their difference from the recorded ones with it; infinite if
+    rounding does not explain it.
     """
     dense = torch.zeros_like(routed.logits, dtype=torch.float64)
     _, weight = routing.choose(routed.logits)

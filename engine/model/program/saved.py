@@ -1,5 +1,5 @@
-"""SavedGraph: a graph as plain data and tensors, so that a model that was read once need not be
-read, or built by transformers, at each loading.
+"""SavedGraph: a graph as plain data and tensors, so that later loadings need not read the model
+again, nor build it by transformers.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from engine.model.program.linear_attention import Recurrence
 from engine.model.program.routing import Routing
 from engine.model.program.weights import Rows, Weight, matrix_of
 
-# Constants are tables of rotations in the main: 67 MB for two kinds of layers, heads of 256 and
-# 32,768 positions.
+# Constants are mainly tables of rotations: 67 MB for two kinds of layers, heads of 256 and 32,768
+# positions.
 _MOST_BYTES = 256 << 20
 
-# The classes of which a graph consists, but for values and tensors.
+# The classes of a graph, except values and tensors.
 _CLASSES = {
     one.__name__: one
     for one in (
@@ -74,10 +74,9 @@ class SavedGraph:
     """A graph without its model.
 
     Attributes:
-        layout: operations, values and places of tensors, as JSON has data.
-        constants: all tensors that are no views of a stored weight, by number.
-        logits: [NUM_SAMPLES, vocab_size] float32, what the graph's program gave of the recorded
-            pass.
+        layout: operations, values and places of tensors, as JSON data.
+        constants: all tensors that are not views of a stored weight, by number.
+        logits: [NUM_SAMPLES, vocab_size] float32, the program's logits of the recorded pass.
     """
 
     layout: Any
@@ -91,8 +90,8 @@ class SavedGraph:
 
 
 def save_graph(graph: Graph, weights: CompactWeights) -> SavedGraph | None:
-    """A graph as data, whose matrices are named by the stored weights that they are views of. None
-    if a module is part of it, a matrix is no stored weight, or constants are too large.
+    """Convert a graph to data, with its matrices as views of named stored weights. None if it
+    contains a module, if a matrix is not a stored weight, or if constants are too large.
 
     Args:
         weights: the model's stored weights.
@@ -127,13 +126,13 @@ def _weights(operation: Operation) -> tuple[Weight, ...]:
 
 
 def restore_graph(saved: SavedGraph, weights: Mapping[str, Tensor]) -> Graph:
-    """The graph that was saved, without what the recorded pass computed.
+    """Restore a saved graph, without the results of the recorded pass.
 
     Args:
         weights: the stored weights, by name.
 
     Raises:
-        Exception: it is none of these weights, or no graph.
+        Exception: it does not match these weights, or is not a graph.
     """
     reader = _Reader(saved, weights)
     operations = [reader.read(one) for one in saved.layout["operations"]]
@@ -142,7 +141,7 @@ def restore_graph(saved: SavedGraph, weights: Mapping[str, Tensor]) -> Graph:
 
 
 class _Writer:
-    """Turns what a graph consists of into data: lists with a tag first, numbers and strings."""
+    """Converts a graph's objects to data: lists with a tag first, numbers and strings."""
 
     def __init__(self, weights: CompactWeights) -> None:
         self.values: list[Any] = []
@@ -151,7 +150,7 @@ class _Writer:
         self._weights = weights
         self._values: dict[int, int] = {}
         self._tensors: dict[int, int] = {}
-        # Objects whose addresses are keys have to live as long.
+        # Keeps objects alive whose addresses are keys.
         self._held: list[object] = []
 
     def write(self, one: Any) -> Any:
@@ -190,7 +189,7 @@ class _Writer:
 
 
 class _Reader:
-    """The opposite of `_Writer`."""
+    """The inverse of `_Writer`."""
 
     def __init__(self, saved: SavedGraph, weights: Mapping[str, Tensor]) -> None:
         self._values = [
@@ -217,7 +216,7 @@ class _Reader:
 
 
 def _view(whole: Tensor, begin: int, shape: list[int], strides: list[int]) -> Tensor:
-    """A view of a weight, by where it begins there.
+    """A view of a weight, by its offset there.
 
     Raises:
         ValueError: it is not within the weight.

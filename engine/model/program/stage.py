@@ -1,4 +1,4 @@
-"""Stage: what one operation of a graph became, whatever runs it."""
+"""Stage: one operation of a graph, as a part of a program on any device."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ class Stage:
     Attributes:
         first, last: the program's instructions [first, last).
         rotated: the instructions [first, rotated) of attention rotate queries and keys; `first` for
-            all else.
-        out: [rows, width], where its result goes.
-        given: what torch is to read, the input of an opaque module or all that an operation reads
-            which was set apart; or query and key of attention, which are rotated in place; empty
-            for other operations.
-        is_coded: whether it multiplies quantized weights, and so makes whole numbers of its input;
-            or looks up rows of such.
+            other operations.
+        out: [rows, width], its result.
+        given: inputs for torch, of an opaque module or of an operation assigned to torch; or query
+            and key of attention, which are rotated in place; empty for other operations.
+        is_coded: whether it multiplies quantized weights, and so rounds its input to integers; or
+            looks up rows of such.
     """
 
     operation: Operation
@@ -36,7 +35,7 @@ class Stage:
 
 
 def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
-    """Runs of instructions, each with what torch is to run after it, if anything."""
+    """Runs of instructions, each with the stage that torch runs after it, if any."""
     first = last = stages[0].first if stages else 0
     for stage in stages:
         if isinstance(stage.operation, Opaque | ByTorch):
@@ -48,7 +47,7 @@ def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
 
 
 def num_of_tokens(stages: list[Stage]) -> int:
-    """How many stages there are before the first one of which each result is of a token whose
-    logits are wanted. `engine.model.program.fuse` puts these last.
+    """Number of stages before the first one that computes only tokens whose logits are needed.
+    `engine.model.program.fuse` puts these last.
     """
     return next(at for at, stage in enumerate(stages) if stage.operation.out.per_sample)

@@ -1,4 +1,4 @@
-"""UnreadableError: why a recorded pass is not read."""
+"""UnreadableError: why a recorded pass cannot be read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from engine.model.program.capture import Call
 
 
 class UnreadableError(Exception):
-    """A call that none of our kernels computes.
+    """None of our kernels computes this call.
 
     Attributes:
-        scope: the modules it was made in.
+        scope: the modules in which it was made.
     """
 
     def __init__(self, message: str, scope: tuple[nn.Module, ...] = ()) -> None:
@@ -20,6 +20,6 @@ class UnreadableError(Exception):
 
 
 def unreadable(call: Call, what: str) -> UnreadableError:
-    """That a call does `what`, which is none of ours."""
+    """Make the error that a call does `what`, which no kernel computes."""
     where = type(call.scope[-1]).__name__ if call.scope else "the model"
     return UnreadableError(f"{call.name} in {where} {what}", call.scope)

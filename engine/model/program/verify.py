@@ -1,4 +1,4 @@
-"""verify: compares each operation of a program with what the model itself computed."""
+"""verify: compares each operation of a program with the model's own results."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from engine.model.program.agree import differences
 from engine.model.program.graph import Attend, ByTorch, Embed, Opaque, Operation, definition
 from engine.model.program.stage import Stage
 
-# The largest `difference`, by the type that is computed in. A wrong kernel is off by tenths. A
-# right one is off by some thousandths in bfloat16, because it keeps in float32 what the model
-# rounds between two operations. A single row may be off by more, where large numbers cancel out in
-# a sum.
+# The largest `difference`, by the type of the computation. A wrong kernel is off by tenths. A right
+# one is off by some thousandths in bfloat16, because it keeps in float32 what the model rounds
+# between two operations. A single row may be off by more, if large numbers cancel out in a sum.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 
 
-# Of products with quantized weights. Scales are rounded to float16, and x to 15 bits; where codes
+# For products with quantized weights. Scales are rounded to float16, and x to 15 bits; if codes
 # were recognized, the model's own weights had been rounded to bfloat16.
 CODED_TOLERANCE = 0.02
-# Of rows of codes that are looked up. Scales are products of two in some files, and are rounded to
-# float16; where codes were recognized, numbers had been rounded to bfloat16.
+# For lookups of coded rows. Scales are products of two in some files, and are rounded to float16;
+# if codes were recognized, numbers had been rounded to bfloat16.
 CODED_TABLE_TOLERANCE = 0.005
 
 
@@ -34,8 +33,8 @@ class Wrong:
 
     Attributes:
         at: its index among the graph's operations.
-        kind: which operation it is, in lower case.
-        columns: of its result.
+        kind: name of the operation, in lower case.
+        columns: columns of its result.
         reason: what is wrong with the kernel, as a clause.
     """
 
@@ -46,11 +45,11 @@ class Wrong:
 
 
 class MismatchError(Exception):
-    """A kernel computes something else than the model.
+    """A kernel computes something different from the model.
 
     Attributes:
-        wrong: the operations whose kernels are wrong, if torch may compute these and kernels the
-            others; empty if nothing but torch may compute the model.
+        wrong: the operations whose kernels are wrong, if torch can compute these and kernels the
+            others; empty if only torch can compute the model.
     """
 
     def __init__(self, message: str, wrong: Sequence[Wrong] = ()) -> None:
@@ -59,7 +58,7 @@ class MismatchError(Exception):
 
 
 def mismatch(wrong: Sequence[Wrong]) -> MismatchError:
-    """The error that says of each kind of operation, and of each width, what is wrong."""
+    """The error that states the fault of each kind of operation, and of each width."""
     kinds: dict[tuple[str, int], list[Wrong]] = defaultdict(list)
     for one in wrong:
         kinds[one.kind, one.columns].append(one)
@@ -72,7 +71,7 @@ def mismatch(wrong: Sequence[Wrong]) -> MismatchError:
 
 
 def kind_of(operation: Operation) -> str:
-    """The name of an operation for people; a module has its class's name."""
+    """The name of an operation for people; for a module, its class's name."""
     found = definition(operation)
     return (
         type(found.module).__name__ if isinstance(found, Opaque) else type(found).__name__.lower()
@@ -86,18 +85,18 @@ def verify(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> float:
-    """Run operation after operation, each on the model's own numbers.
+    """Run one operation after another, each on the model's own numbers.
 
     Args:
-        stages: of a program that has been attached to a pool.
-        run: runs the instructions [first, last) of a stage on the recorded pass, or what torch runs
-            in their place.
-        restore: puts the recorded rotated keys, and the values, where attention will read them, for
-            a program whose rotation has stored its own.
-        dtype: that the program computes in.
+        stages: stages of a program that is attached to a pool.
+        run: runs the instructions [first, last) of a stage on the recorded pass, or torch in their
+            place.
+        restore: stores the recorded rotated keys, and the values, for attention, if the program's
+            rotation has stored its own.
+        dtype: type of the program.
 
     Returns:
-        the largest difference that was found.
+        the largest difference.
 
     Raises:
         MismatchError: some differ by more than rounding explains.
@@ -141,13 +140,13 @@ def _wrong(at: int, operation: Operation, found: float) -> Wrong:
 
 
 def _parts(stage: Stage) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
-    """The parts of a stage: where the instructions of each end, and which (buffer, numbers) are to
+    """The parts of a stage: the end of each one's instructions, and the (buffer, numbers) that must
     agree then.
     """
     operation = stage.operation
     if isinstance(operation, Attend):
-        # Attention is verified apart from the rotation. Where large biases make large scores (Qwen
-        # 2), rounding in the rotation changes what is attended to.
+        # Attention is verified separately from the rotation. If large biases make large scores
+        # (Qwen 2), rounding in the rotation changes the weights of attention.
         yield stage.rotated, list(zip(stage.given, operation.rotated, strict=True))
     yield stage.last, [(stage.out, operation.out.reference)]
 

@@ -35,22 +35,22 @@ Weight = Tensor | Rows
 
 
 def dense(weight: Weight) -> Tensor:
-    """A weight as a matrix: a copy if it is made of some rows of another."""
+    """A weight as a matrix: a copy if it consists of some rows of another."""
     return weight.matrix[weight.index] if isinstance(weight, Rows) else weight
 
 
 def matrix_of(weight: Weight) -> Tensor:
-    """The matrix that a weight is, or is rows of."""
+    """The matrix of a weight, or the one whose rows it consists of."""
     return weight.matrix if isinstance(weight, Rows) else weight
 
 
 def address_of(weight: Weight) -> int:
-    """Where the memory begins that holds a weight's matrix."""
+    """Address of the memory of a weight's matrix."""
     return matrix_of(weight).untyped_storage().data_ptr()
 
 
 def floats(weight: Weight, compact: CompactWeights, dtype: torch.dtype) -> Tensor:
-    """A weight as a matrix of a type. It is a copy if the weight is compact."""
+    """A weight as a matrix of a given type. It is a copy if the weight is compact."""
     matrix = matrix_of(weight)
     with compact.unpacked([matrix]):
         return dense(weight).to(dtype, copy=compact.of(matrix) is not None)

@@ -1,4 +1,4 @@
-"""Writes: which of the tensors that a call is given it changes in place, and what they were."""
+"""Writes: detects which of its arguments a call changes in place, and keeps their old content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Change:
     """A tensor that a call wrote to.
 
     Attributes:
-        before: what all of its memory held before, in one row; None if nobody looked.
+        before: the old content of all its memory, in one row; None if not copied.
     """
 
     tensor: Tensor
@@ -22,12 +22,12 @@ class Change:
 
 
 class Writes:
-    """How often some tensors had been written to.
+    """Write counts of some tensors before a call.
 
     Args:
-        given: the arguments of a call that is about to be made.
-        name: of the function that is called. What torch names as changing its first argument has
-            the memory of that one copied.
+        given: the arguments of the coming call.
+        name: name of the called function. If torch's name says that it changes its first argument,
+            that one's memory is copied.
     """
 
     def __init__(self, given: Sequence[Tensor], name: str = "") -> None:
@@ -38,7 +38,7 @@ class Writes:
             self._before[id(counted[0])] = _memory(counted[0]).clone()
 
     def changed(self) -> tuple[Change, ...]:
-        """Those that have been written to since."""
+        """The tensors that have been written to since."""
         return tuple(
             Change(one, self._before.get(id(one)))
             for one, count in self._counts
@@ -47,8 +47,8 @@ class Writes:
 
 
 def out_of_place(name: str) -> str:
-    """The function of torch that computes what this one writes to its first argument: `mul` for
-    `mul_`, `__add__` for `__iadd__`; any other is itself.
+    """The torch function that computes what this one writes to its first argument: `mul` for
+    `mul_`, `__add__` for `__iadd__`; any other name is unchanged.
     """
     if name.endswith("__"):
         plain = f"__{name[3:]}"
@@ -57,5 +57,5 @@ def out_of_place(name: str) -> str:
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """All the memory that a tensor shows a part of, in one row."""
+    """All memory of which a tensor shows a part, in one row."""
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
