@@ -1,4 +1,4 @@
-"""Batch: the runner's memory of its sequences, and a step's inputs made from it."""
+"""Batch: the runner's sequences, and the inputs of a step packed from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.model.attention.base import IntArray
 
 
 class Given(NamedTuple):
-    """A block that a sequence was given.
+    """A block allocated to a sequence.
 
     Attributes:
-        batch_index: of the sequence.
-        place: where the block stands in the sequence's table.
-        is_filled: whether the step that it was given for fills it to the end.
+        batch_index: batch index of the sequence.
+        place: the block's position in the sequence's table.
+        is_filled: whether the step that it was allocated for fills it completely.
     """
 
     batch_index: int
@@ -30,22 +30,21 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """What a step computes, on the host and all int64, for T tokens in R rows, S of which sample.
+    """Inputs of a step, on the host and all int64, for T tokens in R rows, S of which sample.
 
-    Rows are packed as `engine.model.attention.base.StepContext` wants them; what belongs to
-    sampling is in the plan's order.
+    Rows are in the order of `engine.model.attention.base.StepContext`; the sampling fields are in
+    the plan's order.
 
     Attributes:
-        input_ids: [T], for each token; -1 - i is the token that the step before samples for batch
-            index i (`Batch.expect`).
-        position_ids: [T], for each token.
+        input_ids: [T]; -1 - i is the token that the previous step samples for batch index i
+            (`Batch.expect`).
+        position_ids: [T].
         index: [R], batch index of each row.
-        starts, counts: [R], for each row.
+        starts, counts: [R].
         last_tokens: [S], index in the packed step of each sampling row's last token.
         sampling: [S], batch index of each sampling row.
-        lengths: [S], how many tokens its sequence has before the sampled one.
-        generations: [S], which of the sequences that had its batch index one after the other the
-            row is of.
+        lengths: [S], number of tokens in its sequence before the sampled one.
+        generations: [S], ordinal of the row's sequence among those that have had its batch index.
     """
 
     input_ids: IntArray
@@ -61,11 +60,11 @@ class PackedRows:
 
 @dataclass(frozen=True, slots=True)
 class PackedStep(PackedRows):
-    """A step with the places of its tokens in the pool.
+    """A step with its tokens' places in the pool.
 
     Attributes:
-        slots: [T], for each token.
-        block_tables: [R, B], for each row.
+        slots: [T].
+        block_tables: [R, B].
     """
 
     slots: IntArray
@@ -75,8 +74,8 @@ class PackedStep(PackedRows):
 class Batch:
     """Token ids and block tables of up to `max_num_seqs` sequences, each at a fixed index.
 
-    They are kept from step to step, so that a step costs Python time for each row, and none for
-    each token.
+    They persist from step to step, so that a step costs Python time for each row, and none for each
+    token.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -90,7 +89,7 @@ class Batch:
         self._generations = np.zeros(config.max_num_seqs, dtype=np.int64)
 
     def add(self, new: NewSequence) -> int:
-        """Learn a sequence; its index is free again after `release`."""
+        """Add a sequence; its index is free again after `release`."""
         index = self._free.pop()
         self._index[new.seq] = index
         self._token_ids[index, : len(new.token_ids)] = new.token_ids
@@ -100,15 +99,15 @@ class Batch:
         return index
 
     def index_of(self, seq: int) -> int:
-        """The index of a sequence that was learned."""
+        """The index of an added sequence."""
         return self._index[seq]
 
     def token_ids(self, index: int, start: int, stop: int) -> IntArray:
-        """Token ids at places [start, stop) of the sequence at an index."""
+        """Token ids at positions [start, stop) of the sequence at an index."""
         return self._token_ids[index, start:stop].astype(np.int64)
 
     def release(self, seq: int) -> int | None:
-        """Forget a sequence; returns the index it had, None if it was never learned."""
+        """Remove a sequence; returns its index, None if it was never added."""
         index = self._index.pop(seq, None)
         if index is not None:
             self._free.append(index)
@@ -132,11 +131,11 @@ class Batch:
         return given
 
     def rows(self, rows: Sequence[Row]) -> PackedRows:
-        """What a step computes.
+        """Pack the inputs of a step.
 
         Raises:
-            ValueError: a row reaches past its sequence's blocks, so that it would write into those
-                of another.
+            ValueError: a row reaches past its sequence's blocks, and would write to those of
+                another sequence.
         """
         index = np.array([self._index[row.seq] for row in rows], dtype=np.int64)
         starts = np.array([row.start for row in rows], dtype=np.int64)
@@ -174,10 +173,10 @@ class Batch:
         )
 
     def pack(self, rows: Sequence[Row]) -> PackedStep:
-        """What a step computes, with the places of its tokens in the pool.
+        """Pack the inputs of a step, with its tokens' places in the pool.
 
         Raises:
-            ValueError: as `rows`.
+            ValueError: see `rows`.
         """
         packed = self.rows(rows)
         row_of_token = np.repeat(packed.index, packed.counts)
@@ -192,21 +191,19 @@ class Batch:
         )
 
     def expect(self, step: PackedRows) -> None:
-        """Let the next step read the tokens that this one will sample where they will be known:
-        on the device, by batch index.
-        """
+        """Make the next step read the tokens that this one samples on the device, by batch index."""
         self._token_ids[step.sampling, step.lengths] = -1 - step.sampling
 
     def append(self, step: PackedRows, token_ids: IntArray) -> None:
-        """Store the sampled tokens, [S], where the next step's rows find them.
+        """Store the sampled tokens, [S], where the next step's rows read them.
 
-        An index whose sequence was released while the step ran is left alone. It may be another
-        sequence's by now.
+        An index whose sequence was released while the step ran is skipped, because it may belong to
+        another sequence by now.
         """
         current = self.current(step)
         self._token_ids[step.sampling[current], step.lengths[current]] = token_ids[current]
 
     def current(self, step: PackedRows) -> IntArray:
-        """Those of a step's sampling rows whose sequence still has its index."""
+        """The sampling rows of a step whose sequence still has its index."""
         (current,) = np.nonzero(self._generations[step.sampling] == step.generations)
         return current

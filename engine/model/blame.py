@@ -1,4 +1,4 @@
-"""Blame: turns what a library raises over a model's files into a ModelError that names them."""
+"""Blame: turns a library's errors over a model's files into a ModelError that names them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Turn whatever is raised inside into a ModelError that says `what`, and then the cause.
+    """Turn any error inside into a ModelError that says `what`, followed by the cause.
 
-    This holds for BaseException, because a panic of a library in Rust is no Exception. Only what
-    ends a thread or a program on purpose passes, and errors of ours, which say what they mean.
+    This includes BaseException, because a panic of a Rust library is not an Exception. Only
+    deliberate ends of a thread or program pass, and our own errors, which explain themselves.
     """
     try:
         yield

@@ -23,7 +23,7 @@ CONFIG_FILE = "config.json"
 GGUF_SUFFIX = ".gguf"
 # How llama-gguf-split names the parts of a model.
 GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
-_PROJECTOR = "mmproj"  # how GGUF files begin that only see or hear
+_PROJECTOR = "mmproj"  # prefix of GGUF files that only process images or sound
 
 # Bytes of one element, by safetensors' name of its type.
 _ITEM_BYTES = {
@@ -53,11 +53,11 @@ _MAX_ELEMENTS = (1 << 63) - 1  # of one tensor, as torch counts them; no side is
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies.
+    """Location of one tensor.
 
     Attributes:
         dtype: its type, as safetensors or GGUF names it.
-        offset: place of its first byte in the file.
+        offset: offset of its first byte in the file.
         num_bytes: its size in the file.
     """
 
@@ -75,7 +75,7 @@ class Checkpoint:
 
     Attributes:
         fingerprint: hash of the files' names, sizes and headers.
-        metadata: what the headers say beside the tensors.
+        metadata: contents of the headers beside the tensors.
     """
 
     folder: Path
@@ -85,19 +85,19 @@ class Checkpoint:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tensors as they are stored."""
+        """Stored size of all tensors in bytes."""
         return sum(tensor.num_bytes for tensor in self.tensors)
 
     @property
     def num_elements(self) -> int:
-        """How many numbers all tensors hold together."""
+        """Total number of elements."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def dtype(self) -> str:
-        """The type that most bytes of the floating-point weights have, as torch names it.
+        """The type of most bytes of the floating-point weights, as torch names it.
 
-        Types that nobody computes in count as bfloat16. Packed integers say nothing of it.
+        Types without arithmetic count as bfloat16. Packed integers do not count.
         """
         names = {"F16": "float16", "F32": "float32", "F64": "float32"}
         sizes: dict[str, int] = {}
@@ -108,7 +108,7 @@ class Checkpoint:
         return max(sizes, key=sizes.__getitem__, default="float32")
 
     def num_bytes_as(self, dtype_bytes: int) -> int:
-        """Bytes of all tensors once floating-point ones are cast to `dtype_bytes` an element."""
+        """Bytes of all tensors with floating-point ones cast to `dtype_bytes` an element."""
         return sum(
             math.prod(t.shape) * dtype_bytes if t.dtype in FLOATS else t.num_bytes
             for t in self.tensors
@@ -116,8 +116,8 @@ class Checkpoint:
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that a model is in; None if it is none. Of a model in several parts it is the
-    first part that is there.
+    """The GGUF file of a model; None if it has none. Of a model in several parts, the first
+    available part.
 
     Args:
         path: a folder, or a file.
@@ -146,8 +146,9 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds a configuration and all files of weights that it needs, or a GGUF
-    file; or is one."""
+    """Whether a folder has a configuration and all its weight files, or a GGUF file; or is a GGUF
+    file.
+    """
     try:
         if (gguf := find_gguf(folder)) is not None:
             return gguf.is_file()
@@ -183,9 +184,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _weight_files(folder: Path) -> tuple[tuple[Path, ...], dict[str, Path]]:
-    """The files that transformers would read, and the shard of each tensor, by the tensor's name,
-    where there are shards. A single file takes precedence over an index, and safetensors over
-    pickles.
+    """The files that transformers would read, and, if there are shards, the shard of each tensor by
+    name. A single file takes precedence over an index, and safetensors over pickles.
     """
     for name in (SINGLE_FILE, PICKLED_FILE):
         if (folder / name).exists():
@@ -217,7 +217,7 @@ def _read_index(path: Path) -> dict[str, Path]:
 
 
 def _read(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]:
-    """What a file says of its tensors, these, and its metadata."""
+    """A file's header bytes, its tensors, and its metadata."""
     try:
         if file.suffix != PICKLED_SUFFIX:
             return _read_header(file)
@@ -232,8 +232,9 @@ def _read(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]:
 
 
 def _read_header(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]:
-    """A file's header, its tensors, and its metadata. A file is a u64 length, JSON, and the
-    tensors' bytes."""
+    """A safetensors file's header, tensors and metadata. The file is a u64 length, JSON, and the
+    tensors' bytes.
+    """
     try:
         size = check_file(file)
         with file.open("rb") as stream:
@@ -273,7 +274,7 @@ def _check_layout(file: Path, start: int, size: int, stored: list[StoredTensor])
 
 
 def _stored_tensor(name: str, file: Path, start: int, entry: Any) -> StoredTensor:
-    """A tensor as its entry in the header describes it. The entry is checked by itself here."""
+    """Parse a tensor's entry in the header, and check it by itself."""
 
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -290,7 +291,7 @@ def _stored_tensor(name: str, file: Path, start: int, entry: Any) -> StoredTenso
         raise ModelError(
             f"{what} at {reprlib.repr([begin, end])}; sides and offsets must be from 0 to 2^63 - 1"
         )
-    # Empty sides count as one, because torch multiplies the others all the same, to find strides.
+    # Empty sides count as one, because torch multiplies the others anyway, to compute strides.
     if math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
         raise ModelError(f"{what}; its sides must make 2^63 - 1 at most")
     needed = math.prod(shape) * _ITEM_BYTES[dtype]

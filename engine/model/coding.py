@@ -1,4 +1,4 @@
-"""Coding: which of a model's weights are multiplied as codes, and what that changes."""
+"""Coding: selects the weights that are multiplied as codes, and measures the effect."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ logger = logging.getLogger(__name__)
 
 
 class Coding:
-    """Has weights quantized, or finds those that were stored as codes, and compares.
+    """Quantizes weights, or finds those stored as codes, and measures the loss.
 
     Args:
-        name: of the model.
+        name: name of the model.
         method: the format in which the checkpoint is quantized; None if it is not.
-        sample: over how much text it is measured what codes change.
+        sample: amount of text for measuring the loss.
 
     Attributes:
-        sample: as it was given.
-        packed_as: the format of weights that stay codes, as they were stored or rounded; empty if
-            none do.
-        rounded_to: what those of them became that no kernel multiplies as they were stored; empty
+        sample: as passed.
+        packed_as: format of weights that stay codes, as stored or rounded; empty if there are none.
+        rounded_to: format to which weights were rounded that no kernel multiplies as stored; empty
             if there are none.
-        loss: what codes change; None if there are none, or it could not be measured.
+        loss: the loss through codes; None without codes, or if it could not be measured.
     """
 
     def __init__(self, name: str, method: str | None, sample: Sample) -> None:
@@ -61,19 +60,19 @@ class Coding:
         origins: Origins,
         known: Verdict | None = None,
     ) -> Coded | None:
-        """Which weights are multiplied as codes, if any; what the model says before is kept.
+        """Find the weights to multiply as codes, if any, after recording the model's output.
 
-        Weights are quantized in place. Those that were stored as codes which our kernels multiply
-        stay what they are, and only activations are rounded.
+        Weights are quantized in place. Stored codes that our kernels multiply are left unchanged,
+        and only activations are rounded.
 
         Args:
-            num_bytes: of the checkpoint, for the report of progress.
-            compact: the parameters that stay as they are stored.
-            origins: the others that were stored as codes, and are floats now.
-            known: what was found when the model was checked before.
+            num_bytes: size of the checkpoint, for reports of progress.
+            compact: the parameters that stay in their stored form.
+            origins: the parameters that were stored as codes and are floats now.
+            known: the findings of an earlier check of the model.
 
         Raises:
-            ModelError, InvalidConfigError: as `quantize`.
+            ModelError, InvalidConfigError: see `quantize`.
         """
         self._probe, self.packed_as, self.rounded_to, self.loss = None, "", "", None
         if envelope.quantize != "none":
@@ -101,10 +100,10 @@ class Coding:
     def find_known(
         self, compact: CompactWeights, envelope: EngineConfig, loss: QuantizationLoss | None
     ) -> Coded:
-        """The weights of a model that was checked before, and is not read again.
+        """The coded weights of a model that was checked before and is not read again.
 
         Args:
-            loss: what was measured then.
+            loss: the loss measured then.
         """
         itemsize: int = getattr(torch, envelope.dtype).itemsize
         coded = Coded(compact, itemsize)
@@ -113,7 +112,7 @@ class Coding:
         return coded
 
     def compare(self, forward: Forward, envelope: EngineConfig, shape: ModelShape) -> None:
-        """Measure what codes change, if there are any, and tell the log."""
+        """Measure the loss through codes, if there are any, and log it."""
         if self._probe is None:
             return
         self.loss = self._probe.compare(forward, envelope, shape)

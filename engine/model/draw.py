@@ -14,8 +14,7 @@ from engine.native import kernels
 
 IntArray = npt.NDArray[np.int64]
 
-# How many candidates are sorted for top_p before the whole row is looked at. A nucleus is rarely
-# larger.
+# How many candidates are sorted for top_p before the whole row is. A nucleus is rarely larger.
 _NUCLEUS_CANDIDATES = 256
 # Weights are summed in float32 within chunks of this size, and chunks are summed in float64. A
 # float32 sum over a whole vocabulary loses its tail, and a float64 sum takes 32 ms where this takes
@@ -23,19 +22,19 @@ _NUCLEUS_CANDIDATES = 256
 _CHUNK = 128
 # e^-104 is 0 in float32.
 _FAINTEST = -104.0
-# The integer that stands for a weight of 1. The sum of 2^24 of them still fits into 64 bits.
+# The integer for a weight of 1. The sum of 2^24 of them still fits into 64 bits.
 _UNITS = 2.0**38
 
 
 class Filters(NamedTuple):
-    """What each row's token is drawn by.
+    """The sampling filters of each row.
 
     Attributes:
         temperature: [S] float32; 0 takes the likeliest token, the first of equals.
         top_k: [S] int64, at least 1; vocab_size allows all tokens.
         top_p: [S] float64; 1 allows all tokens.
         min_p: [S] float32; 0 allows all tokens.
-        uniform: [S] float64 in [0, 1), the place of the token in the distribution function.
+        uniform: [S] float64 in [0, 1), the token's position in the distribution function.
     """
 
     temperature: npt.NDArray[np.float32]
@@ -45,7 +44,7 @@ class Filters(NamedTuple):
     uniform: npt.NDArray[np.float64]
 
     def of(self, rows: IntArray) -> Filters:
-        """The filters of some rows, given by index."""
+        """The filters of some rows, by index."""
         return Filters(
             self.temperature[rows],
             self.top_k[rows],
@@ -56,17 +55,17 @@ class Filters(NamedTuple):
 
 
 class Draw(Protocol):
-    """Applies temperature, top_k, top_p and min_p in this order, and then draws once.
+    """Applies temperature, top_k, top_p and min_p in this order, then draws once.
 
     Each filter sets the least logit that a row still allows. The draw inverts the distribution
     function in the order of the vocabulary.
     """
 
     def __call__(self, logits: Tensor, filters: Filters) -> IntArray:
-        """The token of each row.
+        """Choose the token of each row.
 
         Args:
-            logits: [S, vocab_size] float32, contiguous; left as they are.
+            logits: [S, vocab_size] float32, contiguous; not modified.
 
         Returns:
             [S] token ids; -1 where a row has a NaN, +inf, or nothing finite.
@@ -75,7 +74,7 @@ class Draw(Protocol):
 
 
 def draw_on(device: torch.device) -> Draw:
-    """The fastest `Draw` that there is for logits on this device."""
+    """The fastest available `Draw` for logits on this device."""
     native = kernels() if device.type == "cpu" else None
     return KernelDraw(native) if native is not None else TorchDraw()
 
@@ -112,7 +111,7 @@ def _draw(logits: Tensor, top: Tensor, filters: Filters) -> Tensor:
     def on_device(array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(logits.device)
 
-    # Each row's largest logit becomes 0, so that no division by a temperature overflows upwards.
+    # Each row's largest logit becomes 0, so that division by a temperature does not overflow.
     scaled = (logits - top[:, None]).div_(on_device(filters.temperature)[:, None])
     floor = torch.full_like(top, float("-inf"))
 
@@ -139,7 +138,7 @@ def _nucleus(scaled: Tensor, floor: Tensor, top_p: Tensor) -> Tensor:
 
     Args:
         scaled: [S, vocab_size], logits over temperature; the largest of each row is 0.
-        floor: [S], the least of them that is allowed so far.
+        floor: [S], the least logit allowed so far.
         top_p: [S] float64.
     """
     weights = scaled.masked_fill(scaled < floor[:, None], float("-inf")).exp_()
@@ -158,7 +157,7 @@ def _nucleus(scaled: Tensor, floor: Tensor, top_p: Tensor) -> Tensor:
 def _least_that_weighs(scaled: Tensor, weights: Tensor, top_p: Tensor) -> Tensor:
     """The greatest number of each row such that those at least as large weigh top_p of all: [S].
 
-    It is found as two digits of a radix, in time linear in the vocabulary, which a sort is not. The
+    It is found as two digits of a radix, in time linear in the vocabulary, unlike a sort. The
     weights are integers here, so that the order in which a GPU adds them does not matter.
 
     Args:
@@ -166,14 +165,14 @@ def _least_that_weighs(scaled: Tensor, weights: Tensor, top_p: Tensor) -> Tensor
         weights: [S, vocab_size], exp(scaled), or 0.
         top_p: [S] float64.
     """
-    # Numbers that are not positive have the reverse order of the bits of their absolute values.
-    # abs also drops a NaN's sign. Nothing below `_FAINTEST` has a weight in float32.
+    # Non-positive floats are ordered by the reverse of the bits of their absolute values. abs also
+    # drops a NaN's sign. Nothing below `_FAINTEST` has a weight in float32.
     keys = scaled.clamp(min=_FAINTEST).abs_().view(torch.int32)
     units = weights.double().mul_(_UNITS).long()
     wanted = (top_p * units.sum(-1)).ceil_().long()[:, None]
 
     def last_digit(sums: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the running sums reach what is wanted, and how much of that place is wanted."""
+        """The index at which running sums reach the target, and the remainder within it."""
         running = sums.cumsum(-1)
         at = (running < wanted).sum(-1, keepdim=True).clamp_(max=sums.shape[1] - 1)
         return at, wanted - (running - sums).gather(1, at)

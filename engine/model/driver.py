@@ -1,4 +1,4 @@
-"""Driver: what GPUs there are and how they do, and which of them CUDA shows, without CUDA."""
+"""Driver: GPUs, their state, and which of them CUDA shows, without using CUDA."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _KINDS = ("GPU-", "MIG-")
 
 
 class Driver:
-    """NVIDIA's driver. Without one, or with one that is broken, there are no GPUs; no method
-    raises.
+    """NVIDIA's driver. Without a working one there are no GPUs; no method raises.
 
     Attributes:
         gpus: handles of the GPUs, in the driver's order.
@@ -30,7 +29,7 @@ class Driver:
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception as error:  # no package, no library, no driver, or one that is broken
+        except Exception as error:  # no package, no library, no driver, or a broken one
             log.debug("no NVIDIA GPU: %s", error)
             return
         self._nvml = pynvml
@@ -44,12 +43,13 @@ class Driver:
             self._nvml, self.gpus = None, []
 
     def constant(self, name: str) -> Any:
-        """A constant of NVML, which some questions want."""
+        """A constant of NVML, for the arguments of some functions."""
         return getattr(self._nvml, name)
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """The answer of a function of NVML, or None if it has none. MIG instances and laptops do
-        not answer all questions."""
+        """Call a function of NVML; None if it fails. MIG instances and laptops do not support all
+        functions.
+        """
         try:
             return getattr(self._nvml, question)(*arguments)
         except self._nvml.NVMLError as error:
@@ -60,36 +60,36 @@ class Driver:
         return str(self.ask("nvmlDeviceGetName", handle) or "GPU")
 
     def uuid(self, handle: Any) -> str:
-        """The UUID of a GPU (`GPU-…`) or a MIG instance (`MIG-…`); empty if it is not told."""
+        """The UUID of a GPU (`GPU-…`) or a MIG instance (`MIG-…`); empty if unknown."""
         return str(self.ask("nvmlDeviceGetUUID", handle) or "")
 
     def parts(self) -> list[Any]:
-        """Handles of the GPUs, with the MIG instances in place of one that is partitioned."""
+        """Handles of the GPUs, with MIG instances in place of a partitioned GPU."""
         return [part for gpu in self.gpus for part in self.instances(gpu) or [gpu]]
 
     def instances(self, gpu: Any) -> list[Any]:
-        """Handles of the MIG instances of a GPU. There are none unless it is partitioned."""
+        """Handles of a GPU's MIG instances; none unless it is partitioned."""
         places = range(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
         found = (self.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, place) for place in places)
         return [handle for handle in found if handle is not None]
 
 
 def visible_gpus(uuids: Sequence[str], environment: Mapping[str, str]) -> tuple[int, ...]:
-    """The places in `uuids` of cuda:0, cuda:1 and so on, by `CUDA_VISIBLE_DEVICES`.
+    """Indices in `uuids` of cuda:0, cuda:1 and so on, by `CUDA_VISIBLE_DEVICES`.
 
-    Without this variable all GPUs are visible. It is a list with commas, of indices or of UUIDs as
-    the driver writes them; of a UUID as much is enough as begins no other. The list ends before the
-    first entry that is negative, of another kind or no GPU. It shows none if it is empty or names
-    one twice (CUDA Programming Guide, "CUDA Environment Variables").
+    Without this variable all GPUs are visible. It is a comma-separated list of indices, or of UUIDs
+    as the driver writes them; an unambiguous prefix of a UUID suffices. The list ends before the
+    first entry that is negative, of another kind or not a GPU. It is empty if the variable is empty
+    or names a GPU twice (CUDA Programming Guide, "CUDA Environment Variables").
 
     Indices, and GPUs without the variable, are in CUDA's order. With `CUDA_DEVICE_ORDER=PCI_BUS_ID`
-    this is the driver's. Otherwise it is the fastest first, by a rule that only CUDA knows. The
-    driver's order is assumed then too, which is right where the GPUs are of one model.
+    this is the driver's order. Otherwise it is fastest first, by a rule that only CUDA knows. The
+    driver's order is assumed then too, which is right if the GPUs are of one model.
 
     Args:
-        uuids: of the GPUs in the driver's order, and of the MIG instances in place of one that is
-            partitioned.
-        environment: the variables of the process.
+        uuids: UUIDs of the GPUs in the driver's order, with MIG instances in place of a partitioned
+            GPU.
+        environment: the environment variables of the process.
     """
     stated = environment.get(VARIABLE)
     if stated is None:
@@ -107,7 +107,7 @@ def visible_gpus(uuids: Sequence[str], environment: Mapping[str, str]) -> tuple[
 
 
 def _by_index(entry: str, count: int) -> int | None:
-    # As C reads a number: what follows its digits does not matter.
+    # As C reads a number: text after the digits does not matter.
     digits = _INDEX.match(entry)
     return int(digits[1]) if digits and int(digits[1]) < count else None
 

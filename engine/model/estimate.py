@@ -1,4 +1,4 @@
-"""Estimate: what a model would take, and whether that fits, as far as it is known."""
+"""Estimate: a model's memory, and whether it fits, as far as that is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from engine.model.checkpoint import INTEGERS, Checkpoint, StoredTensor
 from engine.model.memory import MIN_TOKENS
 
-# Bytes of a number that a product multiplies, with its share of the scale of its group.
+# Bytes of a number in a matrix product, with its share of its group's scale.
 _QUANTIZED = {"int8": 1 + 2 / 128, "int4": 1 / 2 + 2 / 32}
 _HEAD = "int8"
 
@@ -25,11 +25,11 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many numbers of a model's weights become less when they are quantized.
+    """How many numbers of a model's weights quantization shrinks.
 
     Attributes:
-        products: what the layers multiply.
-        head: what gives the logits. If the embedding is tied to it, that is looked up in it.
+        products: numbers in the layers' matrix products.
+        head: numbers in the output head, which a tied embedding shares.
     """
 
     products: int
@@ -37,18 +37,19 @@ class Numbers:
 
     @staticmethod
     def of(checkpoint: Checkpoint, vocab_size: int) -> Numbers:
-        """Those of a checkpoint: by their shapes, norms and biases have one axis, and embedding and
-        head have a side as long as the vocabulary. Packed numbers are left out."""
+        """Count them in a checkpoint by shape: norms and biases have one axis, embedding and head a
+        side as long as the vocabulary. Packed numbers are left out.
+        """
         matrices = [t.shape for t in checkpoint.tensors if len(t.shape) > 1 and not _is_packed(t)]
         tables = [math.prod(shape) for shape in matrices if vocab_size in shape]
         return Numbers(sum(map(math.prod, matrices)) - sum(tables), max(tables, default=0))
 
     def saved(self, width: str, dtype_bytes: int) -> int:
-        """How many bytes fewer they are once they are quantized.
+        """Bytes saved by quantization.
 
         Args:
-            width: of `engine.api.config.QUANTIZATIONS`.
-            dtype_bytes: of a number before.
+            width: one of `engine.api.config.QUANTIZATIONS`.
+            dtype_bytes: bytes of an unquantized number.
         """
         if width == "none":
             return 0
@@ -58,15 +59,14 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The memory that a model takes; None is what is not known.
+    """The memory that a model takes; None where unknown.
 
-    The largest step is not in it: it takes some more, which shows when the model is loaded.
+    It does not include the largest step, whose size is known only when the model is loaded.
 
     Attributes:
-        weight_bytes: bytes of the weights, in the type that they are loaded as.
-        saved_bytes: how many of these are gone when the weights have been quantized.
-        is_about: whether that takes all numbers for those of products, since nothing tells which
-            are.
+        weight_bytes: bytes of the weights, in the type in which they are loaded.
+        saved_bytes: how many of these quantization saves.
+        is_about: whether that assumes that all numbers belong to products, for lack of information.
         token_bytes: bytes of the keys and values of one token.
         context_length: tokens of a full context.
     """
@@ -79,7 +79,7 @@ class Estimate:
 
     @property
     def served_bytes(self) -> int | None:
-        """Bytes of the weights, as they are served."""
+        """Bytes of the weights when served."""
         return None if self.weight_bytes is None else self.weight_bytes - self.saved_bytes
 
     @property
@@ -93,7 +93,7 @@ class Estimate:
         """Whether it fits, with one full context or a smaller one.
 
         Args:
-            budget: bytes that weights and cache may take together.
+            budget: bytes for weights and cache together.
         """
         if self.weight_bytes is None:
             return Fit.UNKNOWN
@@ -107,13 +107,13 @@ class Estimate:
         return Fit.SHORTER if tokens >= MIN_TOKENS else Fit.NOT
 
     def tokens(self, budget: int) -> int | None:
-        """How many tokens of cache there is room for beside the weights."""
+        """How many tokens of cache fit beside the weights."""
         if self.served_bytes is None or self.token_bytes is None:
             return None
         return max(0, budget - self.served_bytes) // self.token_bytes
 
     def contexts(self, budget: int) -> int | None:
-        """How many full contexts there is room for beside the weights."""
+        """How many full contexts fit beside the weights."""
         tokens = self.tokens(budget)
         if tokens is None or self.context_length is None:
             return None
@@ -121,5 +121,5 @@ class Estimate:
 
 
 def _is_packed(tensor: StoredTensor) -> bool:
-    """Whether what is stored are numbers of few bits, of which others are made."""
+    """Whether a tensor stores numbers of few bits, from which others are computed."""
     return tensor.dtype in INTEGERS or tensor.dtype.startswith("F8")

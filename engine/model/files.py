@@ -1,7 +1,7 @@
-"""Files: what the files of a model may be, checked before anything reads them.
+"""Files: checks a model's files before anything reads them.
 
-A folder may come from anyone. Reading a FIFO waits for ever, reading a device fills the memory, and
-so does a file that is much larger than what it is named after.
+A folder may come from anyone. Reading a FIFO waits for ever, and reading a device, or a file far
+larger than its kind, fills the memory.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 from engine.api.errors import ModelError
 from engine.model.size_text import show_bytes
 
-# Bounds on sizes. The longest default configuration of transformers 5.23's language models has
-# 8 kB, and the index of a mixture of 61 layers of 256 experts, three matrices each, 4 MB: 91 bytes
-# for each of 46,848 tensors. The bounds for tokenizers and templates limit what parsing them may
-# take.
+# Size limits. The longest default configuration of transformers 5.23's language models has 8 kB,
+# and the index of a mixture of 61 layers of 256 experts, three matrices each, 4 MB: 91 bytes for
+# each of 46,848 tensors. The limits for tokenizers and templates bound the cost of parsing them.
 CONFIG_BYTES = 4 << 20
 INDEX_BYTES = 100 << 20
 TEMPLATE_BYTES = 1 << 20
@@ -34,17 +33,17 @@ _KINDS = (
 
 
 def check_file(path: Path, most: int | None = None) -> int:
-    """Check a file, or the file that a link leads to, without opening it.
+    """Check a file, or the target of a link, without opening it.
 
     Args:
-        most: bytes that it may have; None sets no limit.
+        most: size limit in bytes; None for no limit.
 
     Returns:
         its size in bytes.
 
     Raises:
-        FileNotFoundError: there is none.
-        ModelError: it is no regular file, too large, or cannot be asked about.
+        FileNotFoundError: there is no such file.
+        ModelError: it is not a regular file, too large, or its status cannot be read.
     """
     try:
         found = path.stat()
@@ -63,10 +62,10 @@ def check_file(path: Path, most: int | None = None) -> int:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """A file's bytes.
+    """Read a file.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
         ModelError: as `check_file`, or it cannot be read.
     """
     check_file(path, most)
@@ -75,16 +74,16 @@ def read_file(path: Path, most: int) -> bytes:
             data = stream.read(most + 1)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > most:  # it grew, or its size says nothing, as in /proc
+    if len(data) > most:  # it grew, or its size is meaningless, as in /proc
         raise _too_large(path, "more", most)
     return data
 
 
 def read_json(path: Path, most: int) -> dict[str, Any] | None:
-    """The object in a file; None without the file.
+    """Read the object in a JSON file; None without the file.
 
     Raises:
-        ModelError: as `read_file`, or it holds no object.
+        ModelError: as `read_file`, or it does not contain an object.
     """
     try:
         value = parse_json(read_file(path, most))
@@ -98,10 +97,10 @@ def read_json(path: Path, most: int) -> dict[str, Any] | None:
 
 
 def parse_json(data: bytes) -> Any:
-    """The value that some bytes spell.
+    """Parse JSON.
 
     Raises:
-        ValueError: they are no JSON, no UTF-8, or nested too deeply.
+        ValueError: it is not JSON, not UTF-8, or nested too deeply.
     """
     try:
         return json.loads(data.decode())

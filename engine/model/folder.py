@@ -1,4 +1,4 @@
-"""Folder: reads what a model folder says beside its weights, and checks each file before that."""
+"""Folder: reads a model folder's files beside the weights, and checks each file first."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from engine.model.sizes import MOST_POSITIONS, check_sizes
 from engine.text.vocabulary import Vocabulary
 
 _GENERATION_FILE = "generation_config.json"
-_REGISTRY = "models.toml"  # the user's own has its name too, whatever its file is called
+_REGISTRY = "models.toml"  # also the name for the user's own registry, whatever its file is called
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
-_TEMPLATE_FILE = "chat_template.json"  # where processors of older versions keep it
+_TEMPLATE_FILE = "chat_template.json"  # where processors of older versions store it
 _TEMPLATE_FOLDER = "additional_chat_templates"
 
-# What transformers may open of a folder, by the names that its tokenizers look for.
+# Files that transformers may open in a folder, by the names that its tokenizers look for.
 _OPENED = re.compile(r".*\.(json|jinja|txt|model|tiktoken|bpe|tokenizer)(\..*)?", re.DOTALL)
 
 
@@ -46,14 +46,14 @@ def check_folder(folder: Path) -> None:
     """Check all files of a folder that transformers may open.
 
     Raises:
-        ModelError: one is no regular file, or larger than its kind may be.
+        ModelError: one is not a regular file, or exceeds the size limit of its kind.
     """
     templates = folder / _TEMPLATE_FOLDER
     try:
         paths = [folder / name for name in os.listdir(folder)]
         if templates.is_dir():
             paths += [templates / name for name in os.listdir(templates)]
-        # A link to nothing is no file to transformers, and neither is a directory.
+        # transformers ignores a broken link and a directory.
         opened = [
             path
             for path in sorted(paths)
@@ -73,13 +73,13 @@ def _most_bytes(name: str) -> int:
 
 
 def read_stated(folder: Path, gguf: GgufFile | None = None) -> dict[str, Any]:
-    """The configuration as it stands in its file; its kind of model and its dtype are known ones.
+    """The configuration as stated in its file, with a known kind of model and dtype.
 
     Args:
-        gguf: the file that states it where the folder has none of its own.
+        gguf: the file that states it if the folder has no configuration.
 
     Raises:
-        ModelError: it is missing or broken, or names another kind of model or of numbers.
+        ModelError: it is missing or broken, or names an unknown kind of model or dtype.
     """
     path = folder / CONFIG_FILE
     stated = read_json(path, CONFIG_BYTES)
@@ -100,14 +100,14 @@ def read_stated(folder: Path, gguf: GgufFile | None = None) -> dict[str, Any]:
 
 
 def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) -> PreTrainedConfig:
-    """The configuration as transformers understands it.
+    """The configuration as transformers reads it.
 
     Args:
-        stated: as `read_stated` gives it.
-        checkpoint: of the same folder, which bounds the sizes in it.
+        stated: the result of `read_stated`.
+        checkpoint: the same folder's checkpoint, which bounds the sizes.
 
     Raises:
-        ModelError: transformers refuses it, or a size in it cannot be that of the weights.
+        ModelError: transformers refuses it, or a size does not match the weights.
     """
     path = folder / CONFIG_FILE
     check_folder(folder)
@@ -115,7 +115,7 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
     with blaming(f"{path} is not valid"):
         if not path.exists():  # a GGUF file stated it
             return AutoConfig.for_model(**copy.deepcopy(stated))
-        # A checkpoint's own code is never run.
+        # Code in a checkpoint is never run.
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
@@ -125,11 +125,11 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
 def read_tokenizer(
     folder: Path, gguf: GgufFile | None = None, *, decodes_only: bool = False
 ) -> Any:
-    """The tokenizer of a folder that `read_config` has checked.
+    """Load the tokenizer of a folder that `read_config` has checked.
 
     Args:
-        gguf: the file that has one where the folder has none of its own.
-        decodes_only: whether it need not encode before it was pickled and unpickled.
+        gguf: the file that has one if the folder has none.
+        decodes_only: whether it encodes only after it has been pickled and unpickled.
 
     Raises:
         ModelError: there is none, or transformers refuses it.
@@ -149,8 +149,7 @@ def read_tokenizer(
 
 
 def _read_template(folder: Path) -> str | dict[str, str] | None:
-    """The chat template that stands in a file of its own, or several by their names; None if there
-    is none.
+    """The chat template in its own file, or several by name; None if there is none.
 
     Raises:
         ModelError: the file is broken.
@@ -168,10 +167,10 @@ def _read_template(folder: Path) -> str | dict[str, str] | None:
 
 
 def read_vocabulary(folder: Path, tokenizer: Any) -> Vocabulary:
-    """The decoding side of a tokenizer.
+    """Make the decoding side of a tokenizer.
 
     Raises:
-        ModelError: the tokenizer raises something.
+        ModelError: the tokenizer fails.
     """
     with blaming(f"the tokenizer in {folder} is broken"):
         return Vocabulary(tokenizer)
@@ -187,11 +186,11 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
 
 def max_positions(config: PreTrainedConfig, folder: Path) -> int:
-    """The longest sequence that a model can represent, in tokens.
+    """The longest sequence that a model supports, in tokens.
 
     Raises:
-        ModelError: the configuration does not say it, or has a scaling of rotations that reaches
-            further than any model does.
+        ModelError: the configuration does not state it, or scales rotations further than any model
+            does.
     """
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
@@ -209,16 +208,17 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
 def default_sampling(
     entry: ModelEntry, generation: dict[str, Any], folder: Path
 ) -> tuple[SamplingParams, dict[str, str]]:
-    """Plain sampling, overridden by what the registry and the checkpoint recommend.
+    """Plain sampling, overridden by the recommendations of the registry and the checkpoint.
 
-    How a token is chosen is taken from one of them, the registry if it says anything of that, for
-    its values are tuned to each other. Of all else the registry's go before the checkpoint's.
+    The parameters that choose a token come from only one of them, the registry if it states any,
+    because their values are tuned to each other. For all others the registry takes precedence over
+    the checkpoint.
 
     Returns:
-        the sampling, and for each parameter that is recommended the name of the file that does so.
+        the sampling, and for each recommended parameter the name of the file that recommends it.
 
     Raises:
-        ModelError: the checkpoint recommends what is not allowed.
+        ModelError: the checkpoint recommends an invalid value.
     """
     names = (*CHOOSING, "repetition_penalty")
     stated = {name: generation[name] for name in names if generation.get(name) is not None}
@@ -243,16 +243,16 @@ def eos_token_ids(
     tokenizer: Any,
     gguf: GgufFile | None = None,
 ) -> frozenset[int]:
-    """All token ids that generation configuration, configuration, tokenizer or a GGUF file take for
-    an end.
+    """All token ids that the generation configuration, configuration, tokenizer or a GGUF file name
+    as an end.
 
-    Many checkpoints name the token that ends a turn of a chat in only one of them, or in none
+    Many checkpoints name the token that ends a turn in only one of them, or in none
     (`engine.text.encoder.ChatEncoder.turn_ends` finds it in the chat template). The text part of a
-    configuration counts if neither the whole nor the generation configuration names one: what it
-    does not state are defaults of its class, which know nothing of the whole.
+    configuration counts only if neither the whole nor the generation configuration names one:
+    values that it does not state are defaults of its class, which know nothing of the whole.
 
     Raises:
-        ModelError: one of them names something else than token ids.
+        ModelError: one of them names something other than token ids.
     """
     found: set[int] = set() if gguf is None else set(gguf.end_token_ids)
     generated = generation.get("eos_token_id")
@@ -277,7 +277,7 @@ def eos_token_ids(
 def model_key(name: str, fingerprint: str, folder: Path, dtype: str) -> str:
     """A key that is equal for models of equal name, weights, tokenizer and type.
 
-    Weights are compared by their headers and sizes only.
+    Weights are compared only by their headers and sizes.
     """
     digest = hashlib.sha256(f"{name}\n{fingerprint}\n{dtype}\n".encode())
     for file in _TOKENIZER_FILES:

@@ -1,10 +1,10 @@
-"""Footprints: the memory that computing a model takes beside its weights and its pool.
+"""Footprints: the memory for computing a model beside its weights and its pool.
 
-What computes the model decides which footprint it has. The native one was compared with the
-resident set, on models of 24 layers of 896 numbers, 6 of 1024, 4 of 1152 (Gemma 2) and 4 of 2048,
-with vocabularies of 32,000 to 152,000, in steps of 512 tokens of 32 sequences and of 2,048 tokens
-of 256. It is 1.1 to 1.4 times what a step took as a program (1.3 to 1.8 times as modules), and 1.1
-to 1.7 times what loading took.
+The footprint depends on what computes the model. The native one was compared with the resident set,
+on models of 24 layers of 896 numbers, 6 of 1024, 4 of 1152 (Gemma 2) and 4 of 2048, with
+vocabularies of 32,000 to 152,000, in steps of 512 tokens of 32 sequences and of 2,048 tokens of
+256. It is 1.1 to 1.4 times the memory of a step as a program (1.3 to 1.8 times as modules), and 1.1
+to 1.7 times that of loading.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from engine.model.program.capture import NUM_TOKENS
 from engine.model.prompts import MOST_LOGITS, slice_bytes
 from engine.native import kernels
 
-# What one token has in a layer. In units of the width of the residual stream, that is the stream,
-# its norm, and the input and output of attention. In units of the widest operator, it is gate, up
-# and their product. 6 and 3 make 1.02 to 1.3 times what was measured. A program has smaller
-# buffers, because it computes gate, up and their product at once.
+# The memory of one token in a layer. In units of the width of the residual stream: the stream, its
+# norm, and the input and output of attention. In units of the widest operator: gate, up and their
+# product. 6 and 3 make 1.02 to 1.3 times the measured memory. A program has smaller buffers,
+# because it computes gate, up and their product at once.
 _STREAMS, _WIDE_STREAMS = 6, 3
 
-# Bytes for each logit: the logit, and what sampling makes of it when all rows need a nucleus of
-# most of the vocabulary, and log-probabilities. Torch was measured to take 44. The native kernels,
-# which draw in memory of their own, take 13 beside the logits, which take 4, or 8 where a softcap
-# has a second buffer of them.
+# Bytes for each logit: the logit, and the buffers of sampling when all rows need a nucleus of most
+# of the vocabulary, and log-probabilities. Torch was measured to take 44. The native kernels, which
+# draw in their own memory, take 13 beside the logits, which take 4, or 8 if a softcap has a second
+# buffer of them.
 _TORCH_SAMPLING_BYTES = 48
 _NATIVE_SAMPLING_BYTES = 14
 # Bytes for each logit on a GPU beside it: its score after penalties, and how often it was chosen.
 _GPU_SAMPLING_BYTES = 6
-# What cuBLAS takes for its products, on two streams; and 50 graphs of 1,000 launches. Both are
-# estimates, which give way to what is measured.
+# cuBLAS's memory for products on two streams; and 50 graphs of 1,000 launches. Both are estimates,
+# which measurements replace.
 _CUBLAS_BYTES, _GRAPHS_BYTES = 64 << 20, 128 << 20
-# Bytes for each logit and each thread that draws: five numbers in float32. And bytes for each
-# thread that attention and products stay below.
+# Bytes for each logit and each drawing thread: five numbers in float32. And an upper bound of bytes
+# for each thread of attention and products.
 _DRAWING_BYTES = 20
 _THREAD_BYTES = 1 << 20
 
@@ -53,19 +53,19 @@ _THREAD_BYTES = 1 << 20
 # program was made, 40 to 55 MB were measured.
 HEAP_BYTES = 64 << 20
 # Bytes for each position of each sequence: its token id, and its share of a block's number, which
-# the runner holds and sends.
+# the runner stores and sends.
 _ID_BYTES = 5
 # Bytes for each position and each number of a head: cosines and sines of half of the numbers in
-# float32, for two kinds of layers; and what a model makes on the way to them (12 were measured).
+# float32, for two kinds of layers; and a model's temporaries for them (12 were measured).
 _ROTATION_BYTES, _ROTATING_BYTES = 8, 16
-# Numbers that the recorded pass holds for each of its tokens and layers, in the same two units.
+# Numbers in the recorded pass for each of its tokens and layers, in the same two units.
 _RECORDED_STREAMS, _RECORDED_WIDE_STREAMS = 32, 6
 
 
 def footprint_of(backend: str, device: torch.device) -> Footprint:
     """The footprint of a backend, named as in `engine.model.forward.make_forward`.
 
-    `triton modules` is that of the backend `triton` where a model cannot be read as a program.
+    `triton modules` is that of the backend `triton` if a model cannot be read as a program.
 
     Raises:
         ModelError: the backend is the native one, and there are no kernels.
@@ -86,7 +86,7 @@ class TorchFootprint:
     """The footprint of the model's own modules, by torch's allocator.
 
     Args:
-        attention: most bytes that the attention of a step takes.
+        attention: most bytes for the attention of a step.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class TorchFootprint:
 
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.step_bytes`."""
-        # Layers and head run one after the other, but a GPU's allocator does not use the pieces of
-        # one for the other. Nor are there logits of prompts while tokens are sampled.
+        # Layers and head run one after the other, but a GPU's allocator does not reuse the pieces
+        # of one for the other. Nor are there logits of prompts during sampling.
         vocab_size = needs.shape.vocab_size
         logits = max(
             largest.seqs * vocab_size * _TORCH_SAMPLING_BYTES, slice_bytes(vocab_size, self._device)
@@ -114,10 +114,10 @@ class TorchFootprint:
 
 
 class GpuFootprint:
-    """The footprint of a program of launches, estimated before there is one.
+    """The footprint of a program of launches, estimated before the program exists.
 
-    The pool is sized anew when all else is there (`engine.model.gpu.sizing`). Until then, this says
-    whether there is any use in reading the weights.
+    The pool is sized again when everything else is allocated (`engine.model.gpu.sizing`). Until
+    then, this decides whether the weights are worth reading.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -135,8 +135,8 @@ class GpuFootprint:
         return _activations(needs, largest) + attention + logits + kept
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and matrices that are
-        being joined.
+        """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and matrices during
+        joining.
         """
         shape = needs.shape
         width = _width(needs)
@@ -151,8 +151,7 @@ class GpuFootprint:
 class NativeFootprint:
     """The footprint of a program of native kernels, or of modules with native attention only.
 
-    Which of the two the model becomes is known only when its weights are there, so this is enough
-    for either.
+    Which of the two the model becomes is known only with its weights, so this suffices for either.
 
     Args:
         native: the compiled kernels.
@@ -176,7 +175,7 @@ class NativeFootprint:
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and a matrix or a
-        layer's experts that are being packed.
+        layer's experts during packing.
         """
         shape = needs.shape
         width = _width(needs)
@@ -187,12 +186,12 @@ class NativeFootprint:
         logits = max(largest.seqs, MOST_LOGITS) * shape.vocab_size * 2 * 4
         rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
         buffers = _activations(needs, largest) + logits + rotation
-        # Matrices that are read side by side are joined and then packed; the head is only packed.
+        # Adjacent matrices are joined and then packed; the head is only packed.
         joined = 2 * max(2 * needs.layer_width, 3 * width)
         matrix = max(joined, shape.vocab_size) * shape.hidden_size
-        # A layer's experts are let go when all of them are packed.
+        # A layer's experts are freed when all of them are packed.
         packing = max(matrix, needs.layer_experts) * shape.dtype_bytes
-        # What the model says before it is quantized, and says of one text at a time in float32.
+        # The model's output before quantization, and for one text at a time in float32.
         probed = AT_LOAD.tokens * shape.vocab_size * (shape.dtype_bytes + 4)
         quantizing = probed if needs.saved_bytes else 0
         return buffers + recorded + pool + packing + quantizing + HEAP_BYTES

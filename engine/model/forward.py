@@ -1,4 +1,4 @@
-"""Forward: a step's logits, by the model's own modules or by a program of native kernels."""
+"""Forward: computes a step's logits, by the model's own modules or a program of native kernels."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Forward(Protocol):
 
     @property
     def attention(self) -> str:
-        """Name of the attention backend, as it is shown beside the model."""
+        """Name of the attention backend, shown with the model."""
         ...
 
     @property
     def off_path(self) -> tuple[OffPath, ...]:
-        """Operations that our kernels do not compute, while they compute the others."""
+        """Operations outside our kernels, if these compute the others."""
         ...
 
     @property
@@ -58,12 +58,12 @@ class Forward(Protocol):
         ...
 
     def storage(self, shape: CacheShape) -> KVStorage:
-        """A KV pool in the layout that this forward pass reads."""
+        """Allocate a KV pool in the layout of this forward pass."""
         ...
 
     def attach(self, *parts: KVStorage) -> None:
-        """Let the steps that follow use this pool. It has several parts only if the model's layers
-        differ in their heads.
+        """Use this pool in the following steps. It has several parts only if the model's layers
+        have different heads.
         """
         ...
 
@@ -77,18 +77,18 @@ class Forward(Protocol):
         ...
 
     def start(self, step: PackedStep) -> None:
-        """Compute a step but for logits, which `logits_of` then gives of any of its tokens."""
+        """Compute a step without logits, which `logits_of` then computes for any of its tokens."""
         ...
 
     def logits_of(self, tokens: IntArray) -> Tensor:
-        """Logits of some tokens of the step that was started.
+        """Logits of some tokens of the started step.
 
         Args:
-            tokens: their indices in the packed step; no more than rows may sample in a step, or
-                `engine.model.prompts.MOST_LOGITS` if that is more.
+            tokens: their indices in the packed step; at most as many as rows may sample in a step,
+                or `engine.model.prompts.MOST_LOGITS` if that is more.
 
         Returns:
-            [tokens, vocab_size] float32, as a step's.
+            [tokens, vocab_size] float32, as for a step.
         """
         ...
 
@@ -98,23 +98,23 @@ class KeepsStates(Protocol):
     """A `Forward` of a model that keeps states beside keys and values."""
 
     def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy states from slot to slot: (source, target). The slots of sequences are their batch
-        indices; those of snapshots are behind them.
+        """Copy states between slots: (source, target). The slots of sequences are their batch
+        indices; those of snapshots follow.
         """
         ...
 
 
 class ModuleForward:
-    """The model's own modules, with our attention between them.
+    """The model's own modules, with our attention.
 
     Args:
         shape: the model's dimensions.
-        states: those of the modules that keep states beside attention; None if none does.
-        expansions: those of the layers that store latents; None if none does.
+        states: the modules that keep states beside attention; None if there are none.
+        expansions: expansions of the layers that store latents; None if there are none.
         off_kernels: see `Forward`.
 
     Attributes:
-        off_kernels: see `Forward`; whoever knows a better reason may state it.
+        off_kernels: see `Forward`; callers with a better reason may set it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ModuleForward:
         if attention_in_force(model) != ATTENTION_NAME:
             raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
         self._model = model
-        # Some give logits of all tokens, whatever is asked for.
+        # Some always return the logits of all tokens.
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._base = _base_of(model) if self._keeps else None
         self._backend = backend
@@ -149,7 +149,7 @@ class ModuleForward:
         if states is not None:
             self._arguments = states.arguments
         elif self._expansions:
-            # Latents are known from what the cache is handed.
+            # Latents are recognised by what the cache receives.
             self._arguments = {cache_argument(model): StateCache(StateSlots(0))}
 
     @property
@@ -158,7 +158,7 @@ class ModuleForward:
 
     @property
     def off_path(self) -> tuple[OffPath, ...]:
-        """See `Forward`. All of it is module by module."""
+        """See `Forward`. All operations run module by module."""
         return ()
 
     def storage(self, shape: CacheShape) -> KVStorage:
@@ -183,8 +183,8 @@ class ModuleForward:
         if self._base is None:
             self._started = step, self._run(step, np.arange(len(step.input_ids)))
             return
-        # What the head makes of the last hidden states, a softcap, say, is in the class around the
-        # base model. So that runs again for each `logits_of`, around what the base model gave.
+        # The head's processing of the last hidden states, such as a softcap, is in the class around
+        # the base model. So that runs again for each `logits_of`, around the base model's output.
         kept: list[Any] = []
         hook = self._base.register_forward_hook(lambda module, given, output: kept.append(output))
         try:
@@ -210,7 +210,7 @@ class ModuleForward:
         return torch.from_numpy(array).to(self._parts[0].shape.device)
 
     def _run(self, step: PackedStep, tokens: IntArray) -> Tensor:
-        """The logits of some tokens of a step, or of all where the model cannot leave any out."""
+        """The logits of some tokens of a step, or of all if the model cannot omit any."""
         input_ids, position_ids, slots = map(
             self._on_device, (step.input_ids, step.position_ids, step.slots)
         )
@@ -245,17 +245,17 @@ class ModuleForward:
 
 
 def _base_of(model: PreTrainedModel) -> nn.Module | None:
-    """The model within a model that gives hidden states; None if it is not known."""
+    """The inner model that returns hidden states; None if it is unknown."""
     base: nn.Module = model.base_model
     if base is not model:
         return base
-    # Llama4ForCausalLM has it under another name than it says.
+    # Llama4ForCausalLM has it under another name than it states.
     inner = next((one for one in model.children() if isinstance(one, PreTrainedModel)), None)
     return None if inner is None else _base_of(inner) or inner
 
 
 def pick_backend(*parts: CacheShape) -> str:
-    """`triton` on a GPU, `cpu` (the native kernels) on the CPU, if they can serve a cache of such
+    """`triton` on a GPU, `cpu` (the native kernels) on the CPU, if they support caches of all these
     parts; else `torch`.
     """
     if parts[0].device.type == "cuda":
@@ -271,21 +271,21 @@ def make_forward(
     coded: Coded | None = None,
     apart: Sequence[Wrong] = (),
 ) -> Forward:
-    """The forward pass by which a model is to compute from now on.
+    """Make the forward pass by which a model computes from now on.
 
-    The model belongs to it: a program takes over its weights and lets go of the originals.
+    It takes over the model: a program uses its weights and frees the originals.
 
     Args:
         model: in `config`'s dtype and on its device.
         backend: `torch`, `triton` or `cpu`; None leaves it to `pick_backend`.
-        coded: what `engine.model.program.quantize.quantize` made of the model.
-        apart: as `engine.model.program.forward.make_program` takes it.
+        coded: the result of `engine.model.program.quantize.quantize` for the model.
+        apart: see `engine.model.program.forward.make_program`.
 
     Raises:
         ModelError: the model does not let its attention be chosen.
-        ExpansionError: a layer makes something else of its latents than was expected.
-        MismatchError: a kernel computes something else than the model. In both cases the model has
-            lost weights and cannot be used any more.
+        ExpansionError: a layer computes something unexpected from its latents.
+        MismatchError: a kernel computes something different from the model. In both cases the model
+            has lost weights and cannot be used any more.
     """
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(*cache_shapes(config, shape))
@@ -327,10 +327,10 @@ def _why_modules(
 
 
 def _be_plain(model: PreTrainedModel, config: EngineConfig, coded: Coded | None) -> None:
-    """Let a model compute by itself: none of its parameters are windows any more.
+    """Make a model's parameters ordinary tensors, so that its own modules can compute.
 
     Raises:
-        MismatchError: it has another type than is to be served.
+        MismatchError: it has another type than the one to serve.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     if dtype != config.dtype:
@@ -351,7 +351,7 @@ def _attention(backend: str) -> AttentionBackend:
 def _on_gpu(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, apart: Sequence[Wrong]
 ) -> Forward:
-    # The kernels can be imported only where triton is installed.
+    # The kernels can be imported only if triton is installed.
     from engine.model.gpu.forward import make_gpu_program
 
     try:

@@ -1,4 +1,4 @@
-"""The gate: only a model that our engine computes as transformers does is let in."""
+"""Gate: accepts only models that our engine computes as transformers does."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from engine.model.unofficial import lets_attention_be_replaced
 
 logger = logging.getLogger(__name__)
 
-# Layers whose attention is ours, and those with states or with neither. What is not named here may
-# attend in another way.
+# Layers with our attention, and those with states or with neither. Types not listed here may attend
+# in another way.
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _OTHER_LAYER_TYPES = ("linear_attention", "conv", "mamba", "hybrid", "hybrid_sliding", "moe", "mlp")
 
 # Largest difference of a row's logits from the expected ones, as the quotient of their norms. A
 # wrong computation gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and
-# 0.3 where it makes single tokens change their expert. So in such types, and where activations are
-# rounded to 15 bits, the median row counts, and a float32 model of the same class has to pass too.
+# 0.3 if it changes the expert of single tokens. So in such types, and if activations are rounded to
+# 15 bits, the median row counts, and a float32 model of the same class has to pass too.
 _TOLERANCE = 1e-3
 _COARSE_TOLERANCE = 0.25
-# That of the small models. Some layers of transformers compute a decoded token a little otherwise
-# than one of a prompt: the logits of a small Zamba 2, whose steps of time have a least length in
-# one of the two, differ by 0.006.
+# The same for the small models. Some layers of transformers compute a decoded token slightly
+# differently from one of a prompt: the logits of a small Zamba 2, whose time steps have a minimum
+# length in only one of the two, differ by 0.006.
 _SMALL_TOLERANCE = 0.02
 
 
 def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class that computes text for a configuration.
 
-    What takes images or sound beside text has a class of text alone, or serves as it is
+    A model that takes images or sound beside text has a separate text class, or is served as it is
     (`engine.model.text_part`).
 
     Raises:
-        ModelError: the configuration or the class states something that is not served; the sentence
-            says what.
+        ModelError: the configuration or the class states something unsupported; the sentence says
+            what.
     """
     kind = config.model_type
     text = config.get_text_config()
@@ -100,24 +100,23 @@ def checked_forward(
     *,
     is_known: bool = False,
 ) -> Forward:
-    """A model's forward pass, once its logits have been compared with the model's own eager ones.
+    """Make a model's forward pass, and compare its logits with the model's own eager ones.
 
-    What a class and our attention can get wrong is looked for on a small random model of the class,
-    in all situations that the engine brings a sequence into. The loaded weights then run three
-    short steps.
+    Errors of a class or of our attention are searched with a small random model of the class, in
+    all situations of a sequence in the engine. The loaded weights then run three short steps.
 
     Args:
         model: frozen (`engine.model.rope`), on its device.
-        backend, coded, apart: as `engine.model.forward.make_forward` takes them. A quantized model
-            is compared with what its codes mean.
-        is_known: whether the model has passed here before. Then a program of it is only compared
-            with the model operation by operation, as it is made.
+        backend, coded, apart: see `engine.model.forward.make_forward`. A quantized model is
+            compared with the values of its codes.
+        is_known: whether the model has passed before. Then its program is only compared with the
+            model operation by operation, while it is made.
 
     Raises:
         ModelError: they differ, or are not finite.
-        ExpansionError: a layer makes something else of its latents than was expected.
-        MismatchError: a kernel computes something else than the model, or cannot be run. In both
-            cases the model may have lost weights and cannot be used any more.
+        ExpansionError: a layer computes something unexpected from its latents.
+        MismatchError: a kernel computes something different from the model, or cannot be run. In
+            both cases the model may have lost weights and cannot be used any more.
     """
     backend = backend or pick_backend(*cache_shapes(config, shape))
     if is_known:
@@ -150,10 +149,11 @@ def checked_forward(
 def _check_class(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str
 ) -> None:
-    """Try on small random models of a model's class what is dear on the loaded weights.
+    """Run the tests that are too expensive on the loaded weights on small random models of the
+    class.
 
-    A token to which two experts are as good as equal may go to the other one over rounding. That
-    does not happen in two models, so a second one decides where the first one is wrong.
+    If two experts are equally good for a token, rounding may send it to the other one. That does
+    not happen in two models, so a second one decides if the first one is wrong.
 
     Raises:
         ModelError: they are computed wrongly.
@@ -173,10 +173,10 @@ def _check_class(
 def _fault_of_small(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str, seed: int
 ) -> str | None:
-    """What is wrong with a small random model of a model's class; None if nothing is.
+    """The fault of a small random model of a model's class; None if there is none.
 
     Raises:
-        ModelError: there is none, or it asks for what no backend does.
+        ModelError: there is no such model, or it needs something that no backend supports.
         MismatchError: a kernel differs.
     """
     name = type(model).__name__
@@ -194,8 +194,8 @@ def _fault_of_small(
 def _findings_of_small(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str, seed: int
 ) -> list[Finding]:
-    """The findings on a small random model of the class. Operations whose kernels are wrong are
-    left to torch, as those of the loaded model will be.
+    """The findings on a small random model of the class. Torch computes operations whose kernels
+    are wrong, as it will in the loaded model.
     """
     apart: tuple[Wrong, ...] = ()
     while True:
@@ -218,10 +218,10 @@ def _findings_of_small(
 def _fault(
     findings: Sequence[Finding], dtype: torch.dtype, allowed: float, name: str, exact: bool
 ) -> str | None:
-    """What the findings of a script say is wrong; None if nothing is.
+    """The fault that a script's findings show; None if there is none.
 
     Args:
-        exact: whether each row counts, and not the median row.
+        exact: whether each row counts, rather than the median row.
 
     Raises:
         ModelError: some logits are not finite.
@@ -242,7 +242,7 @@ def _fault(
 
 
 def _with_room(config: EngineConfig, script: Script) -> EngineConfig:
-    """An envelope whose steps may also be the script's."""
+    """An envelope large enough for the script's steps too."""
     return replace(
         config,
         max_num_seqs=max(config.max_num_seqs, script.max_num_seqs),

@@ -1,4 +1,4 @@
-"""Host memory: what this process can have of it. A container has less than its machine."""
+"""Host memory: how much of it this process can use. A container has less than its machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import psutil
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
-# Files of limit and use, and the fields of memory.stat that are files' pages: the kernel takes
-# these back before it lets anything fail, as it does outside of groups.
+# Files of limit and usage, and the fields of memory.stat with file pages: the kernel reclaims these
+# before an allocation fails, as it does outside of groups.
 _V2 = ("memory.max", "memory.current", ("active_file", "inactive_file"))
 _V1 = (
     "memory.limit_in_bytes",
@@ -25,8 +25,8 @@ class HostMemory(NamedTuple):
     """Memory in bytes.
 
     Attributes:
-        total: that of the machine, or the least limit of a control group that the process is in.
-        free: what can be had now, files' pages that the kernel would give up among it.
+        total: the machine's, or the least limit of the process's control groups.
+        free: available now, including file pages that the kernel would reclaim.
     """
 
     total: int
@@ -44,7 +44,7 @@ def host_memory() -> HostMemory:
 
 
 def _groups() -> Iterator[HostMemory]:
-    """The control groups that limit this process: its own and those above it, of both versions."""
+    """The control groups that limit this process: its own and their parents, of both versions."""
     try:
         lines = OWN_GROUPS.read_text().splitlines()
     except OSError:
@@ -57,7 +57,7 @@ def _groups() -> Iterator[HostMemory]:
             files, root = _V1, CGROUPS / "memory"
         else:
             continue
-        # In a container the path may be that of the machine, while the root is the container's.
+        # In a container the path may be the machine's, while the root is the container's.
         own = PurePosixPath(path)
         for group in (own, *own.parents):
             found = _read(root / group.relative_to("/"), *files)

@@ -1,4 +1,4 @@
-"""Fetches a model from the Hugging Face hub into its local cache."""
+"""Hub: fetches a model from the Hugging Face hub into its local cache."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from engine.model.meter import Meter
 from engine.model.size_text import show_bytes
 from engine.serving.loading import Progress
 
-# Files of the top folder only: copies of the weights in other formats lie in folders below it.
-# Mistral keeps one in the top folder, too; its name, consolidated.safetensors, is not wanted.
+# Only files of the top folder, because copies of the weights in other formats are in folders below
+# it. Mistral keeps one in the top folder too; its name, consolidated.safetensors, is excluded.
 _WANTED = re.compile(r"(model[\w.-]*\.safetensors|[\w.-]+\.(json|jinja|txt|model))")
-# Weights as old repositories have them; where there are safetensors too, they are the same.
+# Weights in old repositories; if there are safetensors too, they are the same.
 _PICKLED = re.compile(r"pytorch_model[\w.-]*\.bin")
 
 
 def download(hub_id: str, progress: Progress) -> Path:
-    """Download what is not in the cache yet.
+    """Download the files that are not in the cache yet.
 
     Returns:
         the folder with the model's files.
 
     Raises:
-        ModelError: the model is unknown or gated, the disk has no room, or the hub cannot be
+        ModelError: the model is unknown or gated, the disk is too full, or the hub cannot be
             reached.
     """
     progress(f"looking up {hub_id}")
@@ -45,7 +45,7 @@ def download(hub_id: str, progress: Progress) -> Path:
     meter = Meter(f"downloading {hub_id}", lacking, progress)
 
     class Bar(tqdm):  # type: ignore[misc]
-        """The hub client tells it of every piece that it gets. It draws nothing."""
+        """Counts the pieces that the hub client receives, and draws nothing."""
 
         def __init__(self, *args: Any, initial: int = 0, **kwargs: Any) -> None:
             super().__init__(disable=True)
@@ -55,8 +55,8 @@ def download(hub_id: str, progress: Progress) -> Path:
             meter.add(int(n or 0))
 
     try:
-        # Files are asked for by branch, not by commit, so that the cache knows which snapshot a
-        # later start should take.
+        # Files are requested by branch, not by commit, so that the cache knows which snapshot a
+        # later start should use.
         paths = []
         for name in files:
             meter.detail = f"downloading {hub_id}/{name}"
@@ -69,7 +69,7 @@ def download(hub_id: str, progress: Progress) -> Path:
 
 
 def _list_files(hub_id: str) -> tuple[list[str], int]:
-    """Names of the model's files, and how many bytes those have that are not in the cache."""
+    """Names of the model's files, and the total size of those that are not in the cache."""
     try:
         info = model_info(hub_id, files_metadata=True)
     except Exception as error:
@@ -85,7 +85,7 @@ def _list_files(hub_id: str) -> tuple[list[str], int]:
 
 
 def _refusal(hub_id: str, error: Exception) -> ModelError:
-    """What the hub client raised, as one sentence. Each of its HTTP libraries has other errors."""
+    """Turn the hub client's error into a sentence. Each of its HTTP libraries has other ones."""
     if isinstance(error, GatedRepoError):
         return ModelError(
             f"{hub_id} is gated: accept its terms on https://huggingface.co/{hub_id} and set "

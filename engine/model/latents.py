@@ -1,4 +1,4 @@
-"""Latents: which layers hand their cache latents, and what they make of them."""
+"""Latents: finds the layers that cache latents, and what they compute from them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from engine.model.state.cache import StateCache
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
 
-# Random latents beside the unit ones, to see whether the expansion is linear, and the largest
-# difference, as the quotient of norms, that rounding explains.
+# Number of random latents beside the unit ones, to test whether the expansion is linear, and the
+# largest difference, as the quotient of norms, that rounding explains.
 _NUM_RANDOM = 3
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.03, torch.float16: 4e-3}
 
 
 class ExpansionError(Exception):
-    """A layer makes something else of its latents than `Expansion` says. The model has lost weights
-    and cannot be used any more.
+    """A layer's computation from latents does not match `Expansion`. The model has lost weights and
+    cannot be used any more.
     """
 
 
 class Sizes(NamedTuple):
-    """Heads, and what each has of a token: of a key and a value, or of a latent's two parts."""
+    """Heads, and sizes for one token: of a key and a value, or of a latent's two parts."""
 
     heads: int
     key: int
@@ -41,19 +41,19 @@ class Sizes(NamedTuple):
 
 
 def are_latents(handed: Sizes, attended: Sizes, num_heads: int) -> bool:
-    """Whether a layer that hands its cache the one and attention the other stores latents.
+    """Whether a layer that passes `handed` to its cache and `attended` to attention stores latents.
 
-    Keys that are only repeated for all heads are none.
+    Keys that are merely repeated for all heads are not latents.
     """
     shared = handed.heads == 1 and attended.heads == num_heads > 1
     return shared and handed[1:] != attended[1:] and handed.value < attended.key
 
 
 class NotingCache(StateCache):
-    """Notes the sizes of what it is handed.
+    """Records the sizes of the tensors that it receives.
 
     Attributes:
-        sizes: by the numbers of the layers.
+        sizes: sizes by layer number.
     """
 
     def __init__(self, slots: StateSlots) -> None:
@@ -69,17 +69,17 @@ class NotingCache(StateCache):
 
 @torch.inference_mode()
 def take_expansions(model: PreTrainedModel) -> dict[int, Expansion]:
-    """Find out what layers make of latents, and spare them the making.
+    """Determine what layers compute from latents, and disable that computation.
 
-    One token runs. In place of its latent each layer is given one latent of each dimension, which
+    One token runs. Each layer gets one unit latent for each dimension in place of its own, which
     yields the matrices of its expansion. The modules that compute the expansion do nothing from now
-    on, and their weights, of which the matrices are copies, are let go.
+    on, and their weights, of which the matrices are copies, are freed.
 
     Returns:
-        the expansions of all layers that store latents, by their numbers.
+        the expansions of all layers that store latents, by layer number.
 
     Raises:
-        ExpansionError: a layer's is none such.
+        ExpansionError: a layer's computation is of another kind.
     """
     model.set_attn_implementation(ATTENTION_NAME)
     cache = _UnitCache()
@@ -95,12 +95,12 @@ def take_expansions(model: PreTrainedModel) -> dict[int, Expansion]:
 
 
 class _UnitCache(NotingCache):
-    """Hands out unit latents, and takes what comes of them in place of storage and backend."""
+    """Returns unit latents, and receives their expansion in place of storage and backend."""
 
     def __init__(self) -> None:
         super().__init__(StateSlots(0))
         self.expansions: dict[int, Expansion] = {}
-        self._latents: _Latents | None = None  # handed out, and not yet come back
+        self._latents: _Latents | None = None  # passed out, and not yet back
         self._came: tuple[Tensor, Tensor] | None = None
         self._computing: dict[nn.Module, int] = {}
 
@@ -115,7 +115,7 @@ class _UnitCache(NotingCache):
 
     @contextmanager
     def watching_leaves(self, model: nn.Module) -> Iterator[None]:
-        """See which modules compute something of the latents."""
+        """Record the modules that compute something from the latents."""
 
         def note(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
             given = arguments[0] if arguments else None
@@ -158,7 +158,7 @@ class _UnitCache(NotingCache):
 
 
 class _Latents(NamedTuple):
-    """Latents that are handed out: unit ones, then one of zeros, then random ones.
+    """Probe latents: unit ones, then one of zeros, then random ones.
 
     Attributes:
         first, second: their two parts, [1, 1, N, C] and [1, 1, N, R].
@@ -169,7 +169,7 @@ class _Latents(NamedTuple):
 
     @classmethod
     def units(cls, key: Tensor, value: Tensor) -> _Latents:
-        """Latents like those that were handed to the cache."""
+        """Make probe latents of the same sizes as those passed to the cache."""
         sizes = [key.shape[3], value.shape[3]]
         units = torch.eye(sum(sizes), dtype=key.dtype, device=key.device)
         zeros = units.new_zeros(1, sum(sizes))
@@ -181,7 +181,7 @@ class _Latents(NamedTuple):
 
 
 def _expansion(latents: _Latents, key: Tensor, value: Tensor) -> Expansion | None:
-    """What makes these keys and values of latents; None if it is no `Expansion`.
+    """The expansion of latents to these keys and values; None if it is not an `Expansion`.
 
     Args:
         key, value: [N, H, head_dim] and [N, H, value_dim].
@@ -204,13 +204,13 @@ def _expansion(latents: _Latents, key: Tensor, value: Tensor) -> Expansion | Non
 
 
 def _are_close(got: Tensor, expected: Tensor) -> bool:
-    """Whether no more than rounding lies between the two."""
+    """Whether the two differ by rounding only."""
     difference, size = ((x.float().norm()) for x in (got - expected, expected))
     return bool(difference <= _TOLERANCE[got.dtype] * size)
 
 
 def _spare(module: nn.Module, width: int) -> None:
-    """Have a module give numbers that nobody looks at, and let its weights go."""
+    """Make a module return undefined numbers, and free its weights."""
 
     def forward(latents: Tensor) -> Tensor:
         return latents.new_empty(*latents.shape[:-1], width)

@@ -1,4 +1,4 @@
-"""load_model, load_entry: from a name, or an entry of the registry, to a model that runs."""
+"""load_model, load_entry: load a model by name, or by an entry of the registry."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ from engine.text.pool import EncoderPool, encoding
 
 logger = logging.getLogger(__name__)
 
-# Whether the loading before has failed.
+# Whether the previous loading failed.
 _has_failed = threading.Event()
 
-# Positions of a model that does not attend: it knows none.
+# Positions of a model without attention, which has no limit.
 _UNLIMITED = 1 << 20
 
 
@@ -101,22 +101,21 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 def load_entry(
     entry: ModelEntry, request: LoadRequest, progress: Progress, sample: Sample = AT_LOAD
 ) -> LoadedModel:
-    """Check and load a model that was found.
+    """Check and load the model of an entry.
 
-    All that can be refused without the weights is refused before they are read. A folder, and a
-    model that was downloaded before, are loaded without the network.
+    Everything that can be refused without the weights is refused before they are read. A folder,
+    and a model that was downloaded before, are loaded without the network.
 
     Args:
-        sample: over how much text it is measured what quantizing changes.
+        sample: amount of text for measuring the loss of quantization.
 
     Raises:
-        ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
+        ModelError, InvalidConfigError: see `engine.serving.loading.ModelLoader`.
     """
     _quiet()
     if _has_failed.is_set():
-        # transformers' modules and configs refer to each other, so that a model whose loading
-        # failed holds its memory until the collector runs, for 0.2 s. It would count against the
-        # one loaded instead.
+        # transformers' modules and configs refer to each other, so a model whose loading failed
+        # keeps its memory until the collector runs, for 0.2 s. It would count against the next one.
         gc.collect()
         _has_failed.clear()
     try:
@@ -143,16 +142,16 @@ def _load_entry(
             runner, envelope = preparation.start(forward, envelope, progress)
     mark_used(entry)
     model = preparation.describe(envelope, forward, runner, encoder, grammars.result())
-    # The interpreter waits for this thread at its end, since llguidance cannot be left half-way.
+    # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
     threading.Thread(target=grammars.result().prepare, name="engine-grammars").start()
     return model
 
 
 def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:
-    """What a model on this machine takes, without its weights being read.
+    """The memory needs of a model on this machine, without reading its weights.
 
     Raises:
-        ModelError, InvalidConfigError: as `load_entry`.
+        ModelError, InvalidConfigError: see `load_entry`.
     """
     _quiet()
     with blaming(f"{folder} cannot be loaded"):
@@ -160,7 +159,7 @@ def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> Memo
 
 
 class ModelRunner(Runner, Protocol):
-    """A runner that holds a model.
+    """A runner that owns a model.
 
     Attributes:
         swap_rate: bytes a second at which blocks are swapped; 0 without host blocks.
@@ -170,22 +169,22 @@ class ModelRunner(Runner, Protocol):
     def swap_rate(self) -> float: ...
 
     def close(self) -> None:
-        """Let go of the model and the pool; the runner cannot be used again."""
+        """Free the model and the pool; the runner cannot be used again."""
         ...
 
 
 class _Preparation:
-    """The part of a loading that needs no weights. What is wrong there shows before they are read.
+    """The part of loading that needs no weights, so that its errors show before they are read.
 
     Args:
-        encoder: begins as soon as there is a tokenizer; None if nothing will be encoded.
+        encoder: gets the tokenizer as soon as there is one; None if nothing will be encoded.
 
     Attributes:
-        device: where the model is loaded to.
-        traced: the model as it was traced without its weights.
+        device: the device of the model.
+        traced: the model as traced without its weights.
 
     Raises:
-        ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
+        ModelError, InvalidConfigError: see `engine.serving.loading.ModelLoader`.
     """
 
     def __init__(
@@ -239,7 +238,7 @@ class _Preparation:
 
     @property
     def needs(self) -> MemoryNeeds:
-        """What the model asks of the device."""
+        """The model's needs of device memory."""
         return MemoryNeeds(
             name=self._entry.name,
             shape=self.traced.shape,
@@ -263,7 +262,7 @@ class _Preparation:
 
     @property
     def _weight_bytes(self) -> int:
-        """Bytes of all weights in memory. Some of what is stored may have no place there."""
+        """Bytes of all weights in memory, where some stored ones may have no place."""
         held = self.traced.num_elements * self._dtype.itemsize
         if self._method is not None:
             return held
@@ -271,8 +270,8 @@ class _Preparation:
 
     @property
     def _loading_bytes(self) -> int:
-        """Bytes of all weights while they are loaded. Those that stay packed are never unpacked
-        all at once.
+        """Bytes of all weights during loading. Those that stay packed are never all unpacked at
+        once.
         """
         if not self._stays_packed:
             return self._weight_bytes
@@ -282,15 +281,13 @@ class _Preparation:
 
     @property
     def _type_name(self) -> str:
-        """What tells how exactly a model of these weights computes."""
+        """Identifies the precision of a model with these weights."""
         plain = self._quantize == "none"
         return self._dtype_name if plain else f"{self._dtype_name}-{self._quantize}"
 
     @property
     def _saved_bytes(self) -> int:
-        """About how many bytes fewer the weights are once they are quantized, or exactly, once they
-        are.
-        """
+        """Bytes saved by quantization: an estimate before it, exact afterwards."""
         if self.traced.shape.saved_bytes:
             return self.traced.shape.saved_bytes
         if self._quantize == "none":
@@ -300,7 +297,7 @@ class _Preparation:
         return numbers.saved(self._quantize, self._dtype.itemsize)
 
     def _plan_traced(self) -> tuple[str, EngineConfig]:
-        """The backend and the envelope of the model as it was traced."""
+        """The backend and the envelope of the traced model."""
         smallest = EngineConfig(
             num_blocks=1,
             max_model_len=1,
@@ -327,20 +324,20 @@ class _Preparation:
         )
 
     def make_grammars(self, encoder: EncoderPool) -> Grammars:
-        """What compiles structures. It waits for the process that encodes."""
+        """Make the compiler of structures. It waits for the encoding process."""
         ends = self._ends | _turn_ends(encoder, self._entry.name)
         return Grammars(encoder, self._vocabulary.special, ends, self.traced.shape.vocab_size)
 
     def load(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
-        """Read the weights and test the model. If a layer makes something else of its latents than
-        attention knows of, store what it makes.
+        """Read the weights and test the model. If a layer computes something from its latents that
+        attention does not support, store the result instead of the latents.
         """
         try:
             return self._load_traced(encoder, progress)
         except ExpansionError as error:
             reason = str(error)
             logger.warning("%s: %s, so what it makes is stored", self._entry.name, reason)
-        # As below, this runs where the error is gone.
+        # As below, this runs outside the except block.
         gc.collect()
         self._free = free_memory(self.device)
         self.traced = trace(self._whole, self._part, self._dtype, latents=False)
@@ -348,8 +345,8 @@ class _Preparation:
         return self._load_traced(encoder, progress)
 
     def _load_traced(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
-        """The same, as the model was traced. If kernels of ours are wrong, the weights are read
-        again, and torch computes the operations of these, or all if it has to.
+        """Load the model as traced. If kernels of ours are wrong, the weights are read again, and
+        torch computes their operations, or all if necessary.
         """
         key = self._verdict_key()
         known = verdicts.find(key)
@@ -363,8 +360,8 @@ class _Preparation:
             try:
                 forward = self._load(self._backend, self._envelope, encoder, progress, apart, known)
             except MismatchError as error:
-                # The error is logged as text, because a log that kept the error itself would keep
-                # its frames, and with them the model.
+                # The error is logged as text, because a log record would keep its frames, and with
+                # them the model.
                 reason, wrong = str(error), error.wrong
             else:
                 if known is None and self._quantize == "none":
@@ -372,11 +369,11 @@ class _Preparation:
                 if self._backend == "triton" and isinstance(forward, ModuleForward):
                     return forward, self._plan("triton modules")
                 return forward, self._with_what_is_left(self._envelope, forward)
-            # This runs here, where the error is gone and no longer keeps the model.
+            # This runs outside the except block, where the error no longer keeps the model.
             gc.collect()
             if not wrong:
                 break
-            # None of these is in `apart`, so that this comes to an end.
+            # None of these is in `apart`, so that this loop ends.
             apart, known = apart + wrong, None
             logger.warning("%s: %s; torch computes this instead", self._entry.name, reason)
         if self._quantize != "none":
@@ -400,10 +397,10 @@ class _Preparation:
     def start(
         self, forward: Forward, envelope: EngineConfig, progress: Progress
     ) -> tuple[ModelRunner, EngineConfig]:
-        """A runner with its pool, and the envelope that it serves."""
+        """Make a runner with its pool; returns it with the envelope that it serves."""
         total = self._checkpoint.num_bytes
         if self.device.type == "cuda":
-            # Before the pool takes the memory for it.
+            # Before the pool takes the memory that this needs.
             self._measured = measured(self.device, self._dtype)
         progress("allocating the KV pool", total, total)
         shape, is_asked = self.traced.shape, bool(self._request.swap_memory)
@@ -411,7 +408,7 @@ class _Preparation:
             return with_swap(
                 lambda config: TorchRunner(forward, config, shape), envelope, is_asked=is_asked
             )
-        # The kernels can be imported only where triton is installed.
+        # The kernels can be imported only if triton is installed.
         from engine.model.gpu.forward import GpuForward
         from engine.model.gpu.sampler import why_not
         from engine.model.gpu.start import start_runner
@@ -464,7 +461,7 @@ class _Preparation:
         return forward
 
     def _settle(self, forward: Forward, coded: Coded | None) -> None:
-        """Learn what a forward pass takes of memory."""
+        """Record the memory of a forward pass."""
         shape = self.traced.shape
         kept = _kept_bytes(forward)
         if coded is not None or kept:
@@ -493,8 +490,8 @@ class _Preparation:
         )
 
     def _keep(self, key: str, forward: Forward, apart: Sequence[Wrong]) -> None:
-        """Keep what the checks found for the next loading. Weights that are quantized are compared
-        each time, with what they were.
+        """Store the findings of the checks for the next loading. Quantized weights are compared
+        with the originals each time.
         """
         if isinstance(forward, ProgramForward):
             verdicts.keep(key, Verdict(tuple(apart), self._coding.loss, forward.saved))
@@ -503,8 +500,8 @@ class _Preparation:
     def _restore(
         self, graph: SavedGraph, known: Verdict, progress: Progress
     ) -> ProgramForward | None:
-        """The program of a model that was loaded before, whose weights are read as they are packed.
-        None if the graph is not the model's, or is broken; the log says so.
+        """The program of a model that was loaded before, whose weights are read while they are
+        packed. None if the graph does not match the model or is broken, which is logged.
         """
         meter = None
         try:
@@ -526,7 +523,7 @@ class _Preparation:
             meter.finish()
             self._settle(forward, coded)
             return forward
-        # As in `_load_traced`, the error is gone here.
+        # As in `_load_traced`, this runs outside the except block.
         gc.collect()
         logger.warning(
             "%s: its saved graph cannot be used, and the model is checked anew: %s",
@@ -538,8 +535,8 @@ class _Preparation:
     def _read_weights(
         self, backend: str, progress: Progress
     ) -> tuple[PreTrainedModel, CompactWeights, Origins]:
-        """The model with its weights, of which those that can stay as they are stored if kernels
-        multiply them so; and which others were stored as codes.
+        """The model with its weights; those of them that stay in stored form, if kernels can
+        multiply them so; and those that were stored as codes.
         """
         kept = CompactWeights(self._dtype)
         is_kept = self._stays_packed and backend == "cpu"
@@ -563,8 +560,8 @@ class _Preparation:
             kept, is_kept, dtype = CompactWeights(self._dtype), False, self._dtype
 
     def _with_what_is_left(self, envelope: EngineConfig, forward: Forward) -> EngineConfig:
-        """An envelope whose pool takes what weights that stay packed do not, and leaves what torch
-        keeps beside them.
+        """An envelope whose pool gets the memory saved by packed weights, less the originals that
+        torch keeps.
         """
         if _kept_bytes(forward):
             return replace(envelope, num_blocks=self._plan(self._backend).num_blocks)
@@ -581,7 +578,7 @@ class _Preparation:
         encoder: EncoderPool,
         grammars: Grammars,
     ) -> LoadedModel:
-        """The loaded model as the host is given it."""
+        """Describe the loaded model for the host."""
         shape = self.traced.shape
         card = shape.card(
             envelope,
@@ -640,7 +637,7 @@ def _kept_bytes(forward: Forward) -> int:
 
 
 def _turn_ends(encoder: EncoderPool, name: str) -> frozenset[int]:
-    """The tokens that end a reply by the chat template; none if it cannot be asked."""
+    """The tokens that end a reply by the chat template; empty if that fails."""
     try:
         return frozenset(encoder.turn_ends())
     except UnavailableError:
@@ -652,7 +649,7 @@ def _turn_ends(encoder: EncoderPool, name: str) -> frozenset[int]:
 
 @contextmanager
 def _telling_of_memory(name: str, device: torch.device) -> Iterator[None]:
-    """Turn a failed allocation into a ModelError that says what memory was free."""
+    """Turn a failed allocation into a ModelError that states the free memory."""
     before = free_memory(device)
     try:
         yield
@@ -666,7 +663,7 @@ def _telling_of_memory(name: str, device: torch.device) -> Iterator[None]:
 
 
 def _quiet() -> None:
-    """Let transformers draw no bars, and log where the program logs."""
+    """Disable transformers' progress bars, and send its log to the program's."""
     log: Any = transformers.utils.logging
     log.disable_progress_bar()
     log.disable_default_handler()

@@ -1,4 +1,4 @@
-"""RawLogprobs: the model's own log-probabilities, of tokens whose requests ask for them."""
+"""RawLogprobs: the model's own log-probabilities, for requests that ask for them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from engine.model.sending import fetch, send
 IntArray = npt.NDArray[np.int64]
 
 _LEAST = torch.finfo(torch.float32).min
-# Logits that are looked at at once: on a processor as many as its caches have room for, with what
-# is made of them on the way. 64 rows of 20,000 took 22 ms in such groups, and 71 ms all at once. On
-# a GPU they are so many that launches do not count.
+# Logits processed at once: on a processor as many as fit into its caches with their temporaries. 64
+# rows of 20,000 took 22 ms in such groups, and 71 ms all at once. On a GPU there are enough that
+# launches do not matter.
 _GROUP, _GPU_GROUP = 1 << 18, 1 << 22
-_BYTES = 32  # for each of them, on the way
+_BYTES = 32  # for each of them, as temporaries
 
 
 class RawLogprobs:
-    """Keeps some rows' logits as they are before the sampler changes them, until tokens are chosen.
+    """Keeps some rows' logits from before the sampler changes them, until tokens are chosen.
 
-    A row's numbers depend on its own logits alone. Of tokens with equal logits, the one with the
-    smallest id comes first among the likeliest; topk would take any of them.
+    A row's numbers depend only on its own logits. Among tokens with equal logits, the smallest id
+    comes first; topk would choose arbitrarily.
 
     Args:
         logits: [S, vocab_size] float32.
-        asking: (row, how many of the likeliest tokens it asks for), one at least.
+        asking: (row, how many of the likeliest tokens it asks for), at least one.
     """
 
     def __init__(self, logits: Tensor, asking: Sequence[tuple[int, int]]) -> None:
@@ -39,10 +39,10 @@ class RawLogprobs:
         self._logits = logits.index_select(0, self._rows)  # a copy
 
     def start(self, tokens: Tensor) -> Logprobs:
-        """Compute them, without waiting for the device.
+        """Compute the log-probabilities, without waiting for the device.
 
         Args:
-            tokens: [S] integers on the logits' device, the tokens that were chosen in all rows.
+            tokens: [S] integers on the logits' device, the tokens chosen in all rows.
         """
         chosen = tokens.index_select(0, self._rows).clamp(min=0).long()[:, None]
         number = max(number for _, number in self._asking)
@@ -50,7 +50,7 @@ class RawLogprobs:
 
 
 class Logprobs:
-    """What was computed, on the host once the device has come so far.
+    """Computed log-probabilities, on the host once the device has got that far.
 
     Args:
         asking: as in `RawLogprobs`, for A rows.
@@ -58,7 +58,7 @@ class Logprobs:
         ranks: [A], its rank.
         likeliest: [A, n], each row's likeliest tokens.
         top: [A, n], their log-probabilities.
-        allowed: [A], how many of them the model does not rule out, which come first.
+        allowed: [A], how many of them the model does not rule out; these come first.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Logprobs:
         self._columns = chosen, ranks, likeliest, top, allowed
 
     def of(self, tokens: IntArray) -> tuple[TokenLogprobs | None, ...]:
-        """One for each row of the step, None where it asks for none or has no token.
+        """One for each row of the step, None if it asks for none or has no token.
 
         Args:
-            tokens: [S], the tokens that were chosen; -1 where a row has a NaN, +inf, or nothing
-                finite. The device has come so far.
+            tokens: [S], the chosen tokens; -1 where a row has a NaN, +inf, or nothing finite. The
+                device must have got that far.
         """
         found: list[TokenLogprobs | None] = [None] * len(tokens)
         columns = (column.tolist() for column in self._columns)
@@ -93,12 +93,12 @@ class Logprobs:
 
 
 def columns_of(logits: Tensor, chosen: Tensor, number: int) -> tuple[Tensor, ...]:
-    """The columns of `Logprobs`, on the logits' device, a group of rows after the other.
+    """The columns of `Logprobs`, on the logits' device, computed group by group.
 
     Args:
-        logits: [A, vocab_size] float32, of one row at least.
+        logits: [A, vocab_size] float32, with at least one row.
         chosen: [A, 1] int64, each row's token.
-        number: how many of the likeliest tokens are wanted.
+        number: how many of the likeliest tokens to return.
     """
     size = max(1, _group(logits.device) // logits.shape[1])
     parts = [
@@ -109,7 +109,7 @@ def columns_of(logits: Tensor, chosen: Tensor, number: int) -> tuple[Tensor, ...
 
 
 def work_bytes(rows: int, vocab_size: int, device: torch.device) -> int:
-    """Most bytes that `columns_of` takes for so many rows, beside what it returns."""
+    """Most bytes of temporaries of `columns_of` for this many rows."""
     return min(rows * vocab_size, max(_group(device), vocab_size)) * _BYTES
 
 
@@ -121,8 +121,8 @@ def _computed(logits: Tensor, chosen: Tensor, number: int) -> tuple[Tensor, ...]
     """The columns of `Logprobs` for some rows, given their tokens, [rows, 1]."""
     scores = logits.gather(1, chosen)
     ranks = 1 + (logits > scores).sum(-1)
-    # Logits are taken relative to the largest one. Otherwise float32 would lose what a likely
-    # token's log-probability lacks to 0.
+    # Logits are relative to the largest one. Otherwise float32 would lose the difference of a
+    # likely token's log-probability from 0.
     best = logits.amax(-1, keepdim=True)
     log_sums = (logits - best).logsumexp(-1, keepdim=True)
     likeliest = _likeliest(logits, number)
@@ -136,8 +136,8 @@ def _likeliest(logits: Tensor, number: int) -> Tensor:
     vocab_size = logits.shape[1]
     if not number:
         return torch.empty(len(logits), 0, dtype=torch.int64, device=logits.device)
-    # The bits of floats are in their order once those of negative ones are turned round. The id
-    # below them makes all keys differ, so that topk has no choice. Adding 0 makes 0 of -0.
+    # The bits of floats are in their order once those of negative ones are inverted. The id in the
+    # lower bits makes all keys differ, so that topk has no choice. Adding 0 turns -0 into 0.
     bits = (logits + 0.0).view(torch.int32)
     order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
     ids = torch.arange(vocab_size - 1, -1, -1, device=logits.device)

@@ -26,14 +26,14 @@ from engine.text.codec import Encoder
 
 logger = logging.getLogger(__name__)
 
-# Of chats that the built-in model was not trained on.
+# For chats that the built-in model was not trained on.
 _SEED = 1 << 40
-# A token takes fewer characters of our text than this, whatever the vocabulary.
+# Upper bound of characters for each token of our text, for any vocabulary.
 _CHARACTERS = 8
 
 
 class Sample(NamedTuple):
-    """How much is compared: chats, and the first tokens of each."""
+    """Size of a comparison: number of chats, and tokens of each."""
 
     chats: int
     length: int
@@ -43,13 +43,13 @@ class Sample(NamedTuple):
         return self.chats * self.length
 
 
-# What is compared while a model is loaded, and by `tui doctor`.
+# The samples for loading a model, and for `tui doctor`.
 AT_LOAD, THOROUGH = Sample(4, 64), Sample(16, 128)
 
 
 def fixed_text(encoder: Encoder, sample: Sample) -> list[list[int]] | None:
-    """The token ids of chats of ours in the model's own template; None if it does not take them."""
-    # It takes 30 ms to import, and most models are not quantized.
+    """Encode chats of ours in the model's own template; None if it does not accept them."""
+    # Imported here: it takes 30 ms, and most models are not quantized.
     from engine.builtin.corpus import chats
 
     exchanges = (pair for chat in chats(_SEED) for pair in chat.exchanges)
@@ -72,10 +72,10 @@ def fixed_text(encoder: Encoder, sample: Sample) -> list[list[int]] | None:
 
 
 class LossProbe:
-    """Knows what a model says before its weights are quantized, and compares.
+    """Records a model's logits before its weights are quantized, and compares.
 
     Args:
-        token_ids: equally long texts.
+        token_ids: texts of equal length.
     """
 
     def __init__(self, model: PreTrainedModel, token_ids: Sequence[Sequence[int]]) -> None:
@@ -87,13 +87,13 @@ class LossProbe:
     def compare(
         self, forward: Forward, config: EngineConfig, shape: ModelShape
     ) -> QuantizationLoss:
-        """What a forward pass with quantized weights, and activations, says of the same texts.
+        """Compare a forward pass with quantized weights, and activations, on the same texts.
 
-        It decodes them token by token, and writes to a pool of its own; another has to be attached
+        It decodes them token by token, and writes to its own pool; another has to be attached
         afterwards.
 
         Args:
-            config: the envelope that `forward` was made for.
+            config: the envelope of `forward`.
         """
         texts, length = self._token_ids.shape
         equal, divergence = 0, 0.0
@@ -111,7 +111,7 @@ class LossProbe:
                 own = self._logits[rows.start : rows.stop, at].float()
                 got = runner.logits(plan)
                 best = got.argmax(-1, keepdim=True)
-                # In bfloat16 some are as likely as each other.
+                # In bfloat16 some tokens are equally likely.
                 equal += int((own.gather(-1, best)[:, 0] == own.amax(-1)).sum())
                 divergence += float(
                     functional.kl_div(
@@ -123,7 +123,7 @@ class LossProbe:
         return QuantizationLoss(tokens, equal / tokens, divergence / tokens)
 
     def _plans(self, texts: range, config: EngineConfig) -> list[StepPlan]:
-        """Steps of one token of each text, with blocks one after the other."""
+        """Steps of one token of each text, with consecutive blocks."""
         blocks = count()
         token_ids = self._token_ids.tolist()
         length = config.max_model_len

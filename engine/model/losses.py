@@ -1,4 +1,4 @@
-"""measure_losses: what quantizing a model changes, for each width, over a long text."""
+"""measure_losses: measures the loss of quantizing a model, for each width, over a long text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from engine.serving.loading import Progress
 def measure_losses(
     entry: ModelEntry, request: LoadRequest, progress: Progress
 ) -> dict[str, QuantizationLoss]:
-    """What quantizing a model changes, to what is asked for, or to all that there is.
+    """Measure the loss of quantizing a model to the requested width, or to every width.
 
-    It is loaded for each, and let go again.
+    The model is loaded for each, and freed again.
 
     Raises:
         ModelError, InvalidConfigError: as `load_entry`; or the chat template does not take the

@@ -1,4 +1,4 @@
-"""Masks: which tokens the structures of sequences allow next, computed beside the steps."""
+"""Masks: computes the tokens that sequences' structures allow next, in parallel with steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOST_THREADS = 8
 
 
 class Allowed(NamedTuple):
-    """What structures allow in a step.
+    """The masks of a step.
 
     Attributes:
-        rows: rows of the step that have one, at least one, in order.
+        rows: rows with a structure, at least one, in order.
         bits: [len(rows), words] int32, a bit for each token, the lowest of a word first.
-        failed: those of `rows` whose structure cannot be followed any more. They allow nothing.
-        waited: seconds that the step waited for them.
+        failed: those of `rows` whose structure can no longer be followed. They allow nothing.
+        waited: seconds that the step waited.
     """
 
     rows: list[int]
@@ -41,8 +41,8 @@ class _Structured:
     """A sequence with a structure.
 
     Attributes:
-        masks: the masks of some sequences, when they are computed.
-        place: that of this one among them.
+        masks: future masks of several sequences.
+        place: index of this one among them.
     """
 
     __slots__ = ("_matcher", "_new", "masks", "place")
@@ -54,14 +54,14 @@ class _Structured:
         self._matcher: Matcher | None = None
 
     def moved(self, token_ids: Sequence[int]) -> Matcher:
-        """What follows its reply, moved on by some tokens, on the thread that computes masks."""
+        """Its matcher, advanced by some tokens, on the thread that computes masks."""
         if self._matcher is None:
             new, sampling = self._new, self._new.sampling
             assert new.grammar is not None
             barred: dict[int, float] = dict.fromkeys(new.suppressed, sampling.min_tokens)
             if sampling.ignore_eos:
                 barred |= dict.fromkeys(new.grammar.ends, float("inf"))
-            # Its output so far, of which a sequence has some that was preempted.
+            # Its output so far, which a preempted sequence already has.
             self._matcher = new.grammar.matcher(new.token_ids[new.num_prompt_tokens :], barred)
         self._matcher.accept(token_ids)
         return self._matcher
@@ -70,11 +70,11 @@ class _Structured:
 class Masks:
     """Follows the structures of sequences at fixed batch indices.
 
-    A thread of its own computes what a sequence may say next as soon as its last token is known:
-    beside what the engine's thread does then, and beside the forward pass.
+    A separate thread computes a sequence's mask as soon as its last token is known, in parallel
+    with the engine's thread and the forward pass.
 
     Args:
-        vocab_size: how many logits the model has.
+        vocab_size: number of the model's logits.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -84,13 +84,13 @@ class Masks:
         self._executor: LLExecutor | None = None
 
     def add(self, index: int, new: NewSequence) -> None:
-        """Learn a sequence; one without a structure is ignored."""
+        """Add a sequence; ignores one without a structure."""
         if new.grammar is not None:
             one = self._structured[index] = _Structured(new)
             self._compute([(one, ())])
 
     def remove(self, index: int) -> None:
-        """Forget the sequence at this index."""
+        """Remove the sequence at this index."""
         self._structured.pop(index, None)
 
     @property
@@ -99,7 +99,7 @@ class Masks:
         return bool(self._structured)
 
     def rows(self, index: Sequence[int]) -> list[int]:
-        """Which rows of a step have a structure.
+        """The rows of a step that have a structure.
 
         Args:
             index: [S], batch index of each row.
@@ -108,10 +108,10 @@ class Masks:
         return [row for row, at in enumerate(index) if at in some] if some else []
 
     def take(self, index: Sequence[int]) -> Allowed | None:
-        """What the rows of a step may say; waits until it is known. None if no row has a structure.
+        """Wait for the masks of a step's rows. None if no row has a structure.
 
         Args:
-            index: as `rows` takes it.
+            index: see `rows`.
         """
         rows = self.rows(index)
         if not rows:
@@ -125,16 +125,16 @@ class Masks:
         return Allowed(rows, bits, failed, perf_counter() - started)
 
     def accept(self, tokens: Iterable[tuple[int, int]]) -> None:
-        """Take in the tokens that were chosen: (batch index, token) of sequences with a structure.
+        """Advance structured sequences by the chosen tokens: (batch index, token).
 
-        A token below 0 is none.
+        A token below 0 is ignored.
         """
         some = [(self._structured[at], (token,)) for at, token in tokens if token >= 0]
         if some:
             self._compute(some)
 
     def _compute(self, some: Sequence[tuple[_Structured, Sequence[int]]]) -> None:
-        """Move sequences on by some tokens and compute their masks, in the order of the calls."""
+        """Advance sequences by some tokens and compute their masks, in the order of the calls."""
         if self._thread is None:
             from llguidance import LLExecutor
 

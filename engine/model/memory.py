@@ -1,4 +1,4 @@
-"""Divides a device's memory between weights, the largest step and the KV pool, before loading."""
+"""Memory: divides a device between weights, the largest step and the KV pool, before loading."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from engine.batch.shape import ModelShape
 from engine.cache.host import SWAP_BYTES
 from engine.model.size_text import show_bytes
 
-# The share of the free memory that a model may take. That of a host is shared with whatever else
-# runs; a GPU in a GPU box is ours.
+# The share of the free memory for a model. A host's is shared with other programs; a GPU in a GPU
+# box is ours.
 HOST_SHARE, GPU_SHARE = 0.75, 0.9
 
-# A pool that holds fewer tokens than this is of no use to a chat.
+# A pool of fewer tokens than this is useless for a chat.
 MIN_TOKENS = 256
 
 _DEFAULTS = EngineConfig(num_blocks=1, max_model_len=1)
-# Bounds on the pool of a host, where other programs live too: a number of sequences of full length,
-# which is how many run at once until a knob is turned, and a number of bytes. On a GPU the pool may
-# take all that is left, up to full length for the largest batch.
+# Limits of the pool on a host, which other programs share: a number of full-length sequences, which
+# is how many run at once until a knob is changed, and a number of bytes. On a GPU the pool may take
+# all that is left, up to full length for the largest batch.
 _HOST_SEQS = Knobs().max_num_seqs
 _HOST_POOL_BYTES = 4 << 30
-# Bounds on the host memory that a GPU swaps to. It is pinned, so that no other program gets it.
+# Limits of the host memory for a GPU's swaps. It is pinned, so that no other program gets it.
 _MOST_SWAP_BYTES = 4 << 30
 _SWAP_SHARE = 0.25
 # Shares of the memory that the weights leave, for states of sequences and of prefixes, and the most
-# prefixes for each sequence: one is what its prompt began with, one is its last turn, and chunks of
+# prefixes for each sequence: one is the start of its prompt, one is its last turn, and chunks of
 # long prompts have some.
 _SEQUENCES_SHARE, _SNAPSHOTS_SHARE = 0.25, 0.125
 _SNAPSHOTS_EACH = 4
@@ -39,19 +39,19 @@ _SNAPSHOTS_EACH = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeeds:
-    """What a model asks of a device.
+    """The memory needs of a model.
 
     Attributes:
         name: name of the model, for messages.
-        weight_bytes: bytes of all weights, in the type that they are loaded as.
-        loading_bytes: bytes that they take while they are loaded.
-        saved_bytes: how many of `weight_bytes` are gone when the weights are codes.
-        num_layers: those that attend, and those that do not.
-        layer_width: most numbers that one token has between two operators of a layer.
+        weight_bytes: bytes of all weights, in the type in which they are loaded.
+        loading_bytes: their bytes during loading.
+        saved_bytes: how many of `weight_bytes` codes save.
+        num_layers: all layers, with and without attention.
+        layer_width: most numbers of one token between two operators of a layer.
         layer_experts: most numbers in the experts of a layer.
-        max_positions: longest sequence that the model can represent, in tokens.
-        context_length: longest sequence that the registry recommends, in tokens; None if it
-            recommends none.
+        max_positions: longest sequence that the model supports, in tokens.
+        context_length: longest sequence that the registry recommends, in tokens; None if there is
+            no recommendation.
     """
 
     name: str
@@ -67,18 +67,18 @@ class MemoryNeeds:
 
     @property
     def served_bytes(self) -> int:
-        """Bytes of all weights, as they are served."""
+        """Bytes of all weights when served."""
         return self.weight_bytes - self.saved_bytes
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block in all layers; 1 if no layer attends, so that a block is something."""
+        """Bytes of a block in all layers; 1 without attention, so that a block has a size."""
         return max(self.shape.kv_bytes_per_token * BLOCK_SIZE, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestStep:
-    """The sequences, the tokens, and the tokens of one sequence's context that no step exceeds."""
+    """Upper bounds of every step: sequences, tokens, and tokens of one sequence's context."""
 
     seqs: int
     tokens: int
@@ -86,24 +86,24 @@ class LargestStep:
 
 
 class Footprint(Protocol):
-    """The memory that one way to compute a model takes beside the weights and the pool."""
+    """The memory of one way to compute a model, beside the weights and the pool."""
 
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """Bytes of the largest step, with sampling, and of what is kept from step to step."""
+        """Bytes of the largest step, with sampling, and of data kept from step to step."""
         ...
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """Bytes that it takes to turn the weights into a forward pass, before there is a pool."""
+        """Bytes for turning the weights into a forward pass, before there is a pool."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoolBounds:
-    """How large a pool may be.
+    """Limits of the size of a pool.
 
     Attributes:
         least, most: blocks.
-        block_bytes: of a block in all layers.
+        block_bytes: bytes of a block in all layers.
     """
 
     least: int
@@ -112,10 +112,10 @@ class PoolBounds:
 
 
 def pool_bounds(request: LoadRequest, needs: MemoryNeeds, envelope: EngineConfig) -> PoolBounds:
-    """The bounds of the pool in an envelope of `plan_memory`'s.
+    """The limits of the pool in an envelope from `plan_memory`.
 
-    A pool that the request sizes is neither smaller nor larger. Any other one holds a sequence of
-    the length that was asked for, or of one that is of use.
+    A pool sized by the request has that exact size. Any other one holds a sequence of the requested
+    length, or of a useful one.
     """
     block_bytes = needs.block_bytes
     given = _given_blocks(request, block_bytes)
@@ -143,15 +143,15 @@ def plan_memory(
 
     Weights, largest step and pool may take `share` of the free memory, or all of it if the request
     sizes the pool. Sequences may be as long as the model and the registry allow and as memory
-    permits. The pool then takes what is left, up to full length for the largest batch. On a host it
-    has further bounds. A GPU swaps to at most 4 GiB of host memory, unless the request sizes that.
+    permits. The pool then takes the rest, up to full length for the largest batch. On a host it has
+    further limits. A GPU swaps to at most 4 GiB of host memory, unless the request sizes that.
 
     Args:
-        footprint: the footprint of what will compute the model.
+        footprint: the footprint of the backend.
         device, dtype: as torch names them.
-        quantize: as `EngineConfig` has it.
-        free, host_free: bytes that can be had on the device, and of host memory.
-        share: share of `free` that may be used, from 0 to 1.
+        quantize: see `EngineConfig`.
+        free, host_free: available bytes on the device, and of host memory.
+        share: usable share of `free`, from 0 to 1.
 
     Raises:
         InvalidConfigError: an option is outside its range.
@@ -200,12 +200,12 @@ def plan_memory(
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Bytes that a model takes with sequences of some length.
+    """Bytes that a model needs with sequences of some length.
 
     Attributes:
         seqs, tokens: sequences and tokens of the largest step.
-        swap_bytes: bytes of this device that swapping takes.
-        num_snapshots: states of prefixes.
+        swap_bytes: bytes of this device for swapping.
+        num_snapshots: number of prefixes' states.
     """
 
     needs: MemoryNeeds
@@ -233,11 +233,11 @@ class _Uses:
         return fixed + step + num_blocks * self.block_bytes
 
     def total(self, length: int, num_blocks: int) -> int:
-        """The most at any time. While the weights are loaded, there is no pool yet."""
+        """The most at any time. There is no pool yet during loading."""
         return max(self.loading(length), self.serving(length, num_blocks))
 
     def told(self, length: int, num_blocks: int) -> str:
-        """A clause that says what the total is made of."""
+        """A clause that breaks the total down."""
         needed, weights = self.total(length, num_blocks), self.needs.loading_bytes
         others = f", swapping {show_bytes(self.swap_bytes)}" if self.swap_bytes else ""
         if self.state_bytes:
@@ -259,10 +259,10 @@ class _Uses:
 
 
 def _states(request: LoadRequest, needs: MemoryNeeds, seqs: int, budget: int) -> tuple[int, int]:
-    """How many sequences of a model that keeps states run at once, and of how many prefixes the
-    states are kept.
+    """How many sequences of a model with states run at once, and how many prefixes' states are
+    kept.
 
-    Unasked, sequences get a quarter of what the weights leave, and prefixes an eighth.
+    By default, sequences get a quarter of what the weights leave, and prefixes an eighth.
     """
     each = needs.shape.state_bytes
     spare = max(budget - needs.served_bytes, 0)
@@ -287,9 +287,9 @@ def _states(request: LoadRequest, needs: MemoryNeeds, seqs: int, budget: int) ->
 
 
 def _host_blocks(request: LoadRequest, block_bytes: int, device: str, host_free: int) -> int:
-    """Blocks of the host pool that are asked for, or the most that are taken unasked.
+    """Blocks of the host pool, as requested, or the default.
 
-    On a host none are taken unasked: the same memory makes a larger pool, which saves preemptions.
+    On a host the default is none: the same memory makes a larger pool, which saves preemptions.
     """
     stated = request.swap_memory
     if stated is None:
@@ -310,14 +310,14 @@ def _host_blocks(request: LoadRequest, block_bytes: int, device: str, host_free:
 
 
 def _swap_bytes(pool_bytes: int, device: str) -> int:
-    """Bytes of a device that swapping takes; on a host, the host pool is among them."""
+    """Bytes of a device for swapping; on a host, they include the host pool."""
     if not pool_bytes:
         return 0
     return SWAP_BYTES + (pool_bytes if device == "cpu" else 0)
 
 
 def _most_blocks(longest: int, seqs: int, block_bytes: int, device: str) -> int:
-    """The most blocks that a pool is given, whatever is free."""
+    """The most blocks of a pool, regardless of free memory."""
     most = seqs * _blocks(longest)
     if device == "cpu":
         most = min(most, _HOST_SEQS * _blocks(longest), _HOST_POOL_BYTES // block_bytes)
@@ -325,9 +325,9 @@ def _most_blocks(longest: int, seqs: int, block_bytes: int, device: str) -> int:
 
 
 def _longest_that_fits(uses: _Uses, longest: int, most: int, budget: int) -> int:
-    """The longest sequence for which there is room, with a pool of its length.
+    """The longest sequence that fits, with a pool of its length.
 
-    If there is no room for one of a useful length, this is a length that does not fit.
+    If no useful length fits, this is a length that does not fit.
     """
     lengths = range(1, min(longest, most * BLOCK_SIZE) + 1)
     fits = bisect_right(lengths, budget, key=lambda n: uses.total(n, _blocks(n)))
@@ -335,7 +335,7 @@ def _longest_that_fits(uses: _Uses, longest: int, most: int, budget: int) -> int
 
 
 def _longest(request: LoadRequest, needs: MemoryNeeds) -> int:
-    """The longest sequence that is wanted, before memory is considered."""
+    """The longest sequence to support, before memory is considered."""
     if request.max_model_len is not None:
         return request.max_model_len
     return min(needs.max_positions, needs.context_length or needs.max_positions)
@@ -366,7 +366,7 @@ def _given_blocks(request: LoadRequest, block_bytes: int) -> int | None:
 
 
 def _largest_batch(request: LoadRequest) -> tuple[int, int]:
-    """Sequences and tokens of the largest step. If one is given, the other's default gives way."""
+    """Sequences and tokens of the largest step. If one is stated, the other's default adapts."""
     seqs, tokens = request.max_num_seqs, request.max_num_batched_tokens
     if seqs is None:
         seqs = min(_DEFAULTS.max_num_seqs, tokens or _DEFAULTS.max_num_seqs)

@@ -8,15 +8,15 @@ from engine.serving.loading import Progress
 
 
 class Meter:
-    """Tells a `Progress` of rising byte counts, one call at a time.
+    """Reports rising byte counts to a `Progress`, one call at a time.
 
     Args:
-        detail: what is done, for people.
-        total: bytes to be done.
+        detail: the work, for people.
+        total: total bytes.
 
     Attributes:
-        detail: may be changed as the work goes on.
-        interrupted: whether `progress` raised, which ends the work that is metered.
+        detail: may change during the work.
+        interrupted: whether `progress` raised, which ends the metered work.
     """
 
     def __init__(self, detail: str, total: int, progress: Progress) -> None:
@@ -29,7 +29,7 @@ class Meter:
         self.add(0)
 
     def add(self, count: int) -> None:
-        """Count bytes that are done, up to the total."""
+        """Count processed bytes, up to the total."""
         with self._lock:
             self._done = min(self._done + count, self._total)
             try:
@@ -39,6 +39,6 @@ class Meter:
                 raise
 
     def finish(self) -> None:
-        """Count the rest, which turned out not to be needed."""
+        """Count the rest, which turned out to be unnecessary."""
         if self._done < self._total:
             self.add(self._total)

@@ -1,4 +1,4 @@
-"""Miniatures: small random models of a class, to try on them what is dear on a large one."""
+"""Miniatures: small random models of a class, for tests too expensive on a large one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from engine.batch.shape import ModelShape
 from engine.model.trace import trace
 from engine.model.unofficial import built
 
-# How many tokens back a layer of a miniature sees that does not see all, and how many a layer with
-# states computes at once.
+# Window of a miniature's layers with a window, and chunk size of its layers with states, in tokens.
 SHORT_WINDOW, SHORT_CHUNK = 6, 16
-# What is free to have any width, and any number of tokens.
+# Sizes for free widths and vocabularies.
 _WIDTH, _VOCAB_SIZE = 64, 128
-# Most queries' numbers that share a head of keys and values, if two such make the stream as wide.
+# Most query numbers that share a key-value head, if two such heads make the stream this wide.
 _MOST_WIDTH = 512
 
 _WINDOWS = (
@@ -33,11 +32,11 @@ _WINDOWS = (
     "index_topk",
 )
 _CHUNKS = ("chunk_size", "mamba_chunk_size", "block_size")
-# How names end of lists that say of which layers something is so.
+# Suffixes of keys whose values list layer numbers.
 _NAMING = ("layer_indices", "layer_ids", "attn_idxs")
 _VOCABULARIES = ("vocab_size", "vocab_size_per_layer_input")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-# Of Mamba 2: heads, their size, and how many times as wide as the stream all of them are.
+# Of Mamba 2: number of heads, their size, and their total width relative to the stream.
 _MAMBA_HEADS = (
     ("mamba_n_heads", "mamba_d_head", "mamba_expand"),
     ("mamba_num_heads", "mamba_head_dim", "expand"),
@@ -55,18 +54,18 @@ def miniature(
     device: torch.device,
     seed: int = 0,
 ) -> tuple[PreTrainedModel, ModelShape]:
-    """A small random model of a class in float32, which attends and keeps states as a given one.
+    """Make a small random float32 model of a class, with the attention and states of a given one.
 
-    It has a layer of each kind, heads of the same size, and short windows. Each thing that is made
-    smaller stays as it is if the class does not allow it, so that sizes that depend on each other
-    in ways of the class need not be known here.
+    It has a layer of each kind, heads of the same size, and short windows. Each reduction is
+    skipped if the class does not allow it, so that this code need not know how sizes of a class
+    depend on each other.
 
     Args:
         original: the given model's configuration.
-        shape: the given model's.
+        shape: the given model's shape.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is no such model.
     """
     try:
         config, small_shape = _smallest(model_class, original, shape)
@@ -84,8 +83,8 @@ def miniature(
 def _built(
     model_class: type[PreTrainedModel], config: PreTrainedConfig, device: torch.device
 ) -> PreTrainedModel:
-    """A random model. One of several parts is first built without memory: its class lets go of
-    towers that are not small. What only the constructor of a module sets is zero then.
+    """Build a random model. One with several parts is first built without memory, because its class
+    drops towers that are not small. Values that only a module's constructor sets are then zero.
     """
     if config.get_text_config() is config:
         with device:
@@ -102,10 +101,10 @@ def _built(
 def _smallest(
     model_class: type[PreTrainedModel], original: PreTrainedConfig, shape: ModelShape
 ) -> tuple[PreTrainedConfig, ModelShape]:
-    """The smallest configuration that is like the original, and what its model is traced as.
+    """The smallest configuration like the original, and its model's traced shape.
 
     Raises:
-        Exception: what transformers raised for the last one that was tried.
+        Exception: whatever transformers raised for the last attempt.
     """
     failure: Exception | None = None
     for few in _with_few_layers(original):
@@ -136,11 +135,11 @@ def _traced(
     changes: Sequence[Callable[[Any], None]],
     like: ModelShape,
 ) -> tuple[PreTrainedConfig, ModelShape]:
-    """A changed configuration, and what its model is traced as.
+    """A changed configuration, and its model's traced shape.
 
     Raises:
-        ValueError: it attends, or keeps states, in another way than the original.
-        Exception: what transformers raises for a configuration that does not fit itself.
+        ValueError: it attends, or keeps states, differently from the original.
+        Exception: whatever transformers raises for an inconsistent configuration.
     """
     config = copy.deepcopy(few)
     for change in changes:
@@ -152,7 +151,7 @@ def _traced(
 
 
 def _manner(shape: ModelShape) -> object:
-    """How a model attends and keeps states, whatever its size."""
+    """How a model attends and keeps states, independent of size."""
     return (
         {window is None for window in shape.windows},
         bool(shape.state_bytes),
@@ -164,8 +163,8 @@ def _manner(shape: ModelShape) -> object:
 
 
 def _with_few_layers(original: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """The configuration with a layer of each kind that it states, and two at least; then with its
-    first layers, for what states kinds in another way.
+    """The configuration with a layer of each kind that it states, and at least two; then with its
+    first layers, if it states kinds in another way.
     """
     config: Any = original.get_text_config()
     layers = config.num_hidden_layers
@@ -189,7 +188,7 @@ def _with_few_layers(original: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 
 def _by_layer(stated: dict[str, Any], layers: int) -> dict[str, list[Any]]:
-    """What is stated of each layer."""
+    """Values stated for each layer."""
     return {
         key: value
         for key, value in stated.items()
@@ -198,7 +197,7 @@ def _by_layer(stated: dict[str, Any], layers: int) -> dict[str, list[Any]]:
 
 
 def _named(stated: dict[str, Any]) -> dict[str, list[int]]:
-    """What is stated of some layers by a list of their numbers."""
+    """Lists of layer numbers."""
     return {
         key: value
         for key, value in stated.items()
@@ -207,7 +206,7 @@ def _named(stated: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def _own(stated: dict[str, Any]) -> dict[int, Any]:
-    """What single layers have of their own, by their numbers."""
+    """Values of single layers, by layer number."""
     return {int(layer): own for layer, own in (stated.get("per_layer_config") or {}).items()}
 
 
@@ -226,7 +225,7 @@ def _with_layers(original: PreTrainedConfig, chosen: Sequence[int]) -> PreTraine
         for key, value in few.items():
             setattr(config, key, value)
         return whole  # type: ignore[no-any-return]
-    # Layers do not share keys and values: their numbers would be others.
+    # Layers do not share keys and values, because their numbers would change.
     few["num_kv_shared_layers"] = 0
     few["per_layer_config"] = {
         str(at): own[layer] for at, layer in enumerate(chosen) if layer in own
@@ -239,7 +238,7 @@ def _with_layers(original: PreTrainedConfig, chosen: Sequence[int]) -> PreTraine
 
 
 def _set(config: Any, keys: Sequence[str], value: int) -> None:
-    """Set what is stated as a number."""
+    """Set keys whose stated value is a number."""
     for key in keys:
         if isinstance(number := getattr(config, key, None), int) and number > 0:
             setattr(config, key, value)
@@ -260,15 +259,15 @@ def _short_chunks(config: Any) -> None:
 
 
 def _few_heads(config: Any) -> None:
-    """Two heads of keys and values, of the size that they have. Heads that differ stay."""
+    """Use two key-value heads of unchanged size. Heads that differ stay."""
     heads = getattr(config, "num_attention_heads", None)
     if not heads or _own(config.to_dict()):
         return
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     groups = heads // kv_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    # Where a configuration states no size of heads, it is the width over their number. Then one
-    # head of keys and values has to do if many of queries share it.
+    # If a configuration states no head size, it is the width divided by their number. Then a single
+    # key-value head must do if many query heads share it.
     is_free = getattr(config, "head_dim", None) is not None
     kv_heads = min(kv_heads, 2 if is_free or groups * size <= _MOST_WIDTH else 1)
     config.num_attention_heads = kv_heads * groups
@@ -282,7 +281,7 @@ def _few_heads(config: Any) -> None:
 
 
 def _narrow(config: Any) -> None:
-    """A narrow stream, where heads have a size of their own."""
+    """Narrow the stream, if heads have a size of their own."""
     if (
         _own(config.to_dict())
         or not hasattr(config, "num_attention_heads")
@@ -292,7 +291,7 @@ def _narrow(config: Any) -> None:
 
 
 def _few_mamba_heads(config: Any) -> None:
-    """As many heads of Mamba 2 as its stream, which has become narrow, has room for."""
+    """Use as many heads of Mamba 2 as fit into its stream, which is narrow now."""
     for keys in _MAMBA_HEADS:
         if all(isinstance(getattr(config, key, None), int | float) for key in keys):
             heads, size, expand = (getattr(config, key) for key in keys)
@@ -314,7 +313,7 @@ def _small_states(config: Any) -> None:
 
 
 def _few_experts(config: Any) -> None:
-    """Twice as many experts as a token goes to, and two in each group at least."""
+    """Use twice as many experts as each token chooses, and at least two in each group."""
     chosen = getattr(config, "num_experts_per_tok", None)
     if not isinstance(chosen, int):
         return
@@ -331,7 +330,7 @@ def _narrow_inside(config: Any) -> None:
 
 
 def _sharpen(config: Any) -> None:
-    """Let the scores of attention differ by some units. At the usual 0.02 attention is close to
+    """Spread the scores of attention by some units. At the usual 0.02 attention is close to
     uniform, and a wrong window hardly shows.
     """
     if hasattr(config, "initializer_range"):

@@ -1,12 +1,12 @@
-"""Pickled: finds the tensors of a `pytorch_model.bin` without doing what the file says.
+"""Pickled: finds the tensors of a `pytorch_model.bin` without executing the file.
 
-Such a file is a zip archive of torch: the bytes of each storage as they are, and a pickle that
-says which tensors are made of them. A pickle is a program. The one here is never run: its
-instructions are listed by the standard library, and those that build dictionaries, tuples and
-torch's tensors are followed on plain data. Any other call ends the reading. So what is made of a
-file is names, shapes and places, and its weights are read from there as those of safetensors are.
-`torch.load(weights_only=True)` was to be as safe, and let code run (CVE-2025-32434, before torch
-2.6) or memory be overwritten (CVE-2026-24747, before 2.10).
+Such a file is a zip archive of torch: the raw bytes of each storage, and a pickle that describes
+the tensors made from them. A pickle is a program. Here it is never run: the standard library lists
+its instructions, and those that build dictionaries, tuples and torch's tensors are interpreted on
+plain data. Any other call is an error. So only names, shapes and offsets come from the file, and
+its weights are read at these like those of safetensors. `torch.load(weights_only=True)` was meant
+to be as safe, and let code run (CVE-2025-32434, before torch 2.6) or memory be overwritten
+(CVE-2026-24747, before 2.10).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 from engine.api.errors import ModelError, cause_of
 from engine.model.files import check_file
 
-# A mixture of 61 layers of 256 experts, three matrices each, has 46,848 tensors, and of each about
+# A mixture of 61 layers of 256 experts, three matrices each, has 46,848 tensors, each with about
 # 200 bytes in the pickle and 100 in the archive's directory.
 _MOST_BYTES = 32 << 20
-_LOCAL_HEADER = struct.Struct("<26xHH")  # the sizes of its name and of what else it says
+_LOCAL_HEADER = struct.Struct("<26xHH")  # the lengths of its name and its extra field
 
 # safetensors' names of the types, by torch's names of their storages, and the bytes of an element.
 _STORAGES = {
@@ -47,11 +47,11 @@ _STORAGES = {
 
 @dataclass(frozen=True, slots=True)
 class PickledTensor:
-    """Where a tensor lies in its file.
+    """Location of a tensor in its file.
 
     Attributes:
         dtype: its type, as safetensors names it.
-        offset: place of its first byte in the file.
+        offset: offset of its first byte in the file.
     """
 
     name: str
@@ -66,8 +66,8 @@ def read_pickled(file: Path) -> tuple[bytes, list[PickledTensor]]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ModelError: it is no archive of torch, or its pickle does more than to name tensors that
-            lie in it.
+        ModelError: it is not an archive of torch, or its pickle does more than describe tensors in
+            it.
     """
     size = check_file(file)
     try:
@@ -94,19 +94,19 @@ def read_pickled(file: Path) -> tuple[bytes, list[PickledTensor]]:
             tensors = _tensors(_Reader(file).run(pickle), place, file)
     except (ModelError, FileNotFoundError):
         raise
-    except Exception as error:  # zipfile raises whatever it comes upon
+    except Exception as error:  # zipfile may raise anything
         raise ModelError(
             f"{file} is no archive of torch, or cut ({cause_of(error)}); files from before torch "
             "1.6 have to be saved again, as safetensors"
         ) from None
-    # A tied weight is there under two names.
+    # A tied weight is listed under two names.
     if sum(tensor.num_bytes for tensor in tensors) > 2 * size:
         raise ModelError(f"{file} is corrupt: its tensors have more than twice its bytes")
     return pickle, tensors
 
 
 class _Bounded(io.FileIO):
-    """A file of which no more is read at once than a directory or a pickle may have."""
+    """A file that limits each read to the size of a directory or a pickle."""
 
     def read(self, size: int | None = -1) -> bytes:
         wanted = _MOST_BYTES + 1 if size is None or size < 0 else size
@@ -129,7 +129,7 @@ def _content(
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A function, or a class, that the pickle names. It is never looked up."""
+    """A function or class that the pickle names. It is never looked up."""
 
     of: str
 
@@ -164,10 +164,10 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Reader:
-    """Follows the instructions of a pickle on plain data.
+    """Interprets the instructions of a pickle on plain data.
 
     Args:
-        file: where it is from, for messages.
+        file: the file, for messages.
     """
 
     def __init__(self, file: Path) -> None:
@@ -177,10 +177,10 @@ class _Reader:
         self._memo: dict[int, Any] = {}
 
     def run(self, pickle: bytes) -> Any:
-        """What the pickle is of.
+        """The object that the pickle describes.
 
         Raises:
-            ModelError: it does what no tensor needs, or is broken.
+            ModelError: it does something that tensors do not need, or is broken.
         """
         try:
             for code, argument, _ in pickletools.genops(pickle):
@@ -211,13 +211,13 @@ class _Reader:
         elif code in ("SETITEM", "SETITEMS"):
             found = self._since_mark() if code == "SETITEMS" else [stack.pop(-2), stack.pop()]
             if not all(type(name) is str for name in found[::2]):
-                raise ValueError("a name is no text")  # a deep tuple has no hash that ends well
+                raise ValueError("a name is no text")  # hashing a deep tuple may overflow the stack
             stack[-1].update(zip(found[::2], found[1::2], strict=True))
         elif code in ("APPEND", "APPENDS"):
             found = self._since_mark() if code == "APPENDS" else [stack.pop()]
             stack[-1].extend(found)
         elif code == "BUILD":
-            stack.pop()  # what a dictionary is told beside its items
+            stack.pop()  # a dictionary's state beside its items
         elif code == "GLOBAL":
             stack.append(_Name(argument))
         elif code == "BINPERSID":

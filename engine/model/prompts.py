@@ -20,20 +20,20 @@ from engine.model.sending import fetch, send
 
 IntArray = npt.NDArray[np.int64]
 
-# Tokens whose logits are there at once. A chunk of 512 tokens has 311 MB of logits of 152,000
-# words; these are 39 MB. With so many rows a product takes longer to multiply than its matrix takes
-# to be read, on a processor; and they lie where the logits of rows that sample do, of which most
-# envelopes have as many.
+# Tokens whose logits are in memory at once. A chunk of 512 tokens has 311 MB of logits of 152,000
+# words; these are 39 MB. With this many rows a product on a processor is bound by arithmetic, not
+# by reading its matrix; and they use the buffer for the logits of sampling rows, which most
+# envelopes size for as many.
 MOST_LOGITS = 64
 
 
 class _Asking(NamedTuple):
-    """What the prompt of a sequence asks for.
+    """What a sequence's prompt needs.
 
     Attributes:
-        number: how many of the likeliest tokens.
+        number: how many of the likeliest tokens to return.
         length: tokens of the prompt.
-        told: as `NewSequence.num_told`.
+        told: see `NewSequence.num_told`.
     """
 
     number: int
@@ -42,12 +42,12 @@ class _Asking(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """Tokens of one prompt that a step tells of.
+    """A segment of one prompt's tokens to report in a step.
 
     Attributes:
-        row: of the plan.
-        first: place of the first of them in the prompt.
-        length, number: how many they are, and how many of the likeliest are asked for of each.
+        row: row of the plan.
+        first: position of the first token in the prompt.
+        length, number: number of tokens, and of likeliest tokens for each.
     """
 
     row: int
@@ -57,28 +57,28 @@ class _Stretch(NamedTuple):
 
 
 class Prompts:
-    """The sequences that ask for log-probabilities of their prompts, by batch index, as long as
-    any of these are to be computed.
+    """The sequences that need log-probabilities of their prompts, by batch index, until all are
+    computed.
     """
 
     def __init__(self) -> None:
         self._asking: dict[int, _Asking] = {}
 
     def add(self, index: int, new: NewSequence) -> None:
-        """Learn a sequence."""
+        """Add a sequence."""
         number, length = new.sampling.prompt_logprobs, new.num_prompt_tokens
         if number is not None and new.num_told < length:
             self._asking[index] = _Asking(number, length, new.num_told)
 
     def remove(self, index: int) -> None:
-        """Forget the sequence at this index."""
+        """Remove the sequence at this index."""
         self._asking.pop(index, None)
 
     def asked(self, rows: Sequence[Row], step: PackedRows, batch: Batch) -> AskedPrompts | None:
-        """What a step is to tell of prompts; None if nothing.
+        """The prompt tokens to report in a step; None if there are none.
 
         Args:
-            rows: of the plan, which `step` was made of by `batch`.
+            rows: rows of the plan, which `batch` packed into `step`.
         """
         if not self._asking:
             return None
@@ -94,7 +94,7 @@ class Prompts:
             if end > asking.told:
                 first = max(row.start + 1, asking.told)
                 stretches.append(_Stretch(at, first, end - first, asking.number))
-                # The logits of a token are those of the one before it.
+                # A token's logits come from the token before it.
                 shift = begin_of[index] - row.start - 1
                 tokens.append(np.arange(first + shift, end + shift))
                 targets.append(batch.token_ids(index, first, end))
@@ -107,11 +107,11 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class AskedPrompts:
-    """What a step is to tell of prompts.
+    """The prompt tokens to report in a step.
 
     Attributes:
-        tokens: [P], index in the packed step of the token before each that is told of.
-        targets: [P], the tokens that are told of.
+        tokens: [P], index in the packed step of the token before each target.
+        targets: [P], the tokens to report.
     """
 
     stretches: Sequence[_Stretch]
@@ -119,11 +119,11 @@ class AskedPrompts:
     targets: IntArray
 
     def find(self, logits_of: Callable[[IntArray], Tensor]) -> FoundPrompts:
-        """Compute it, without waiting for the device.
+        """Compute their log-probabilities, without waiting for the device.
 
         Args:
-            logits_of: gives the logits of at most `MOST_LOGITS` tokens of the step, by their
-                indices: [tokens, vocab_size] float32. They may go with the next call.
+            logits_of: returns the logits of at most `MOST_LOGITS` tokens of the step, by index:
+                [tokens, vocab_size] float32. The next call may overwrite them.
         """
         number = max(stretch.number for stretch in self.stretches)
         parts = []
@@ -131,25 +131,25 @@ class AskedPrompts:
             logits = logits_of(self.tokens[at : at + MOST_LOGITS])
             chosen = send(self.targets[at : at + MOST_LOGITS], logits.device)
             parts.append(columns_of(logits, chosen[:, None], number))
-        # The last column says how many of the likeliest the model allows, as their numbers do too.
+        # The last column, how many of the likeliest the model allows, shows in their numbers too.
         columns = [fetch(torch.cat(part)) for part in zip(*parts, strict=True)][:-1]
         return FoundPrompts(self, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPrompts:
-    """What was computed of prompts, on the host once the device has come so far.
+    """Computed log-probabilities of prompts, on the host once the device has got that far.
 
     Attributes:
-        columns: of log-probabilities, ranks, likeliest tokens and theirs, [P] and [P, n]; none if
-            no token is told of.
+        columns: log-probabilities, ranks, likeliest tokens and theirs, [P] and [P, n]; empty if no
+            token is reported.
     """
 
     asked: AskedPrompts
     columns: Sequence[Tensor]
 
     def told(self) -> tuple[tuple[int, PromptLogprobs], ...]:
-        """As `StepResult.prompts` has it. The device has come so far."""
+        """In the form of `StepResult.prompts`. The device must have got that far."""
         empty = np.empty((0, 0), np.float32)
         columns = [column.numpy() for column in self.columns] or [empty] * 4
         found, begin = [], 0
@@ -172,8 +172,8 @@ class FoundPrompts:
 
 
 def slice_bytes(vocab_size: int, device: torch.device) -> int:
-    """Most bytes that `AskedPrompts.find` takes beside what it returns, if the logits are no memory
-    that is there anyway: in the model's type, in float32, and what is made of them on the way.
+    """Most bytes of `AskedPrompts.find` beside its result, if the logits need memory of their own:
+    in the model's type, in float32, and temporaries.
     """
     return MOST_LOGITS * vocab_size * 8 + work_bytes(MOST_LOGITS, vocab_size, device)
 

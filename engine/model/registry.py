@@ -1,4 +1,4 @@
-"""The registry: which models there are, by name, and which of them can be loaded here."""
+"""Registry: the models by name, and which of them can be loaded here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUILTIN = "builtin"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WHEEL_START = "pypi:"
 _WHEEL = re.compile(_WHEEL_START + r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)==([\w.!+-]+)")
-# The keys of an entry that is in a wheel: their form, and their meaning for people.
+# The keys of an entry for a wheel: their form, and their meaning for people.
 _OF_WHEELS = {
     "file": (
         re.compile(r"(?:\w[\w .+-]*/)*\w[\w .+-]*\.gguf"),
@@ -41,7 +41,7 @@ _OF_WHEELS = {
 }
 _PATH_STARTS = ("/", "./", "../", "~")
 
-# How many names are told to one who mistyped one, and how like it they are, by difflib's measure.
+# How many names are suggested for a mistyped one, and their least similarity, by difflib's measure.
 _CLOSE, _LIKENESS = 5, 0.6
 
 
@@ -59,9 +59,9 @@ class WheelFile:
 
     Attributes:
         project: the package, as its index spells it.
-        version: exactly one.
+        version: the exact version.
         member: the path of the file inside the wheel.
-        sha256: of the file, 64 hexadecimal digits.
+        sha256: checksum of the file, 64 hexadecimal digits.
     """
 
     project: str
@@ -75,8 +75,9 @@ class WheelFile:
 
     @property
     def folder(self) -> Path:
-        """The folder of the program's cache in which the file is kept. The checksum is part of its
-        name, so that a file that lies in it was checked and needs no second look."""
+        """The folder in the program's cache for the file. Its name includes the checksum, so that a
+        file in it was already checked.
+        """
         name = f"{self.project.lower()}-{self.version}-{self.sha256[:12]}"
         return cache_folder() / "models" / name
 
@@ -92,23 +93,22 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """One model of the registry, or one named by folder or hub id.
+    """A model of the registry, or one named by folder or hub id.
 
     Attributes:
-        folder: where it lies, or its GGUF file; None if it is downloaded.
-        hub_id: its owner/name on the Hugging Face hub; None if it does not come from there.
-        wheel: the file of a package index that it is; None if it does not come from one.
+        folder: its folder, or its GGUF file; None if it is downloaded.
+        hub_id: its owner/name on the Hugging Face hub; None for other sources.
+        wheel: its file in a package index; None for other sources.
         dtype: type of the weights, as torch names it; `auto` leaves the choice to the kind of
             device (`engine.model.device.pick_dtype`).
-        quantize: what weights are quantized to, of `engine.api.config.QUANTIZATIONS`.
-        context_length: most tokens of one sequence; None is the model's own limit.
+        quantize: format for quantized weights, one of `engine.api.config.QUANTIZATIONS`.
+        context_length: most tokens of one sequence; None for the model's own limit.
         sampling: recommended parameters by name (`engine.api.sampling.SamplingParams`).
-        presets: settings that a chat may take over by name.
-        memory_share: share of the free device memory that it may take; None leaves the choice to
-            the kind of device.
-        parameters: how many numbers the weights are, and cache_numbers: how many one token's keys
-            and values are in all layers. They tell what a model takes before it is downloaded;
-            None if nobody states them.
+        presets: settings that a chat can apply by name.
+        memory_share: share of the free device memory; None leaves the choice to the kind of device.
+        parameters: how many numbers the weights have, and cache_numbers: how many one token's keys
+            and values have in all layers. They give a model's size before it is downloaded; None if
+            not stated.
     """
 
     name: str
@@ -132,7 +132,8 @@ class ModelEntry:
     @property
     def is_downloaded(self) -> bool:
         """Whether the model comes from a hub or an index; otherwise its folder is the user's, or
-        this package's."""
+        this package's.
+        """
         return self.folder is None
 
     def local_folder(self) -> Path | None:
@@ -158,11 +159,11 @@ class Registry:
 
     @staticmethod
     def read(path: str | Path | None = None) -> Registry:
-        """Read a registry; None is the one that ships.
+        """Read a registry; None is the built-in one.
 
         Raises:
-            InvalidConfigError: the file is missing, no regular file of a sane size, no TOML, or a
-                table holds a wrong key or value.
+            InvalidConfigError: the file is missing, not a regular file of a sane size, not TOML, or
+                a table has a wrong key or value.
         """
         path = _shipped() if path is None else Path(path).expanduser()
         try:
@@ -182,9 +183,9 @@ class Registry:
         return Registry({n: _entry(n, table, path) for n, table in tables.items()}, path)
 
     def find(self, model: str) -> ModelEntry:
-        """The entry for a name, a folder, a GGUF file or a hub id.
+        """Find the entry for a name, a folder, a GGUF file or a hub id.
 
-        A hub id or a wheel that an entry has as its source is that entry.
+        A hub id or a wheel that is the source of an entry finds that entry.
 
         Raises:
             ModelError: it is none of these.
@@ -195,7 +196,7 @@ class Registry:
         if folder.is_dir():
             return ModelEntry(name=folder.resolve().name, folder=folder.resolve())
         if folder.suffix == GGUF_SUFFIX and folder.is_file():
-            # A link is not followed: where it leads, files may have no names for people.
+            # Links are not followed, because their targets may not have readable names.
             part = GGUF_PART.fullmatch(folder.name)
             name = folder.stem if part is None else part["stem"]
             return ModelEntry(name=name, folder=folder.absolute())
@@ -213,7 +214,7 @@ class Registry:
         )
 
     def _told(self, model: str) -> str:
-        """A clause with the names closest to one that is unknown, or with all if none is close."""
+        """A clause with the names closest to an unknown one, or with all if none is close."""
         wanted = model.lower()
         close = [name for name in self.entries if name.startswith(wanted)]
         close += get_close_matches(wanted, self.entries, _CLOSE, _LIKENESS)
@@ -251,7 +252,7 @@ class _Table(BaseModel):
 
 
 def _shipped() -> Path:
-    """The registry that ships. In a wheel it lies beside this module, in a checkout at the top."""
+    """The built-in registry. In a wheel it is beside this module, in a checkout at the top."""
     here = Path(__file__).resolve()
     installed = here.with_name("models.toml")
     return installed if installed.is_file() else here.parents[2] / "models.toml"
@@ -341,7 +342,7 @@ def _wheel(table: _Table, where: str) -> WheelFile:
             raise InvalidConfigError(
                 f"{where} {key} is {value!r}; it must be {meaning}", "models_file"
             )
-    assert table.file is not None  # as the loop has found
+    assert table.file is not None  # guaranteed by the loop
     assert table.sha256 is not None
     return WheelFile(project=source[1], version=version, member=table.file, sha256=table.sha256)
 
@@ -359,8 +360,8 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _cached_snapshot(hub_id: str) -> Path | None:
-    """The local cache's snapshot of a hub model's main branch, looked up without the network."""
-    # This is not imported at the top, because it takes 0.2 s and only entries from the hub need it.
+    """The snapshot of a hub model's main branch in the local cache, found without the network."""
+    # Imported here, because it takes 0.2 s and only entries from the hub need it.
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(hub_id, CONFIG_FILE)

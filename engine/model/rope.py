@@ -1,4 +1,4 @@
-"""Makes rotary embeddings that look at the longest position of a row choose once."""
+"""Rope: fixes rotary embeddings that otherwise depend on the longest position of a row."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from engine.api.errors import ModelError
 
 
 def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
-    """Let a position's rotation depend on that position alone.
+    """Make a position's rotation depend on that position alone.
 
     In transformers, the largest position of a row decides whether `longrope` (LongRoPE, arXiv
-    2402.13753) takes its short or its long factors, and which base `dynamic` (NTK-aware scaling)
-    takes. But a packed step holds many sequences in one row. Here both are chosen once, by
-    `max_model_len`, as for a sequence that fills it.
+    2402.13753) uses its short or its long factors, and which base `dynamic` (NTK-aware scaling)
+    uses. But a packed step has many sequences in one row. Here both are chosen once, by
+    `max_model_len`, as for a sequence of that length.
 
     Args:
         max_model_len: tokens of the longest sequence.
 
     Raises:
-        ModelError: the rotation depends on the row all the same.
+        ModelError: the rotation still depends on the row.
     """
     rotaries = [module for module in model.modules() if _kinds(module)]
     for rotary in rotaries:
@@ -39,12 +39,13 @@ def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
 
 
 def scaled_positions(config: Any) -> int:
-    """How many positions the scaling of rotations reaches, as a configuration of a text model has
-    it; 0 where nothing is scaled, or `max_position_embeddings` counts the scaled ones.
+    """The number of positions that scaled rotations reach, by a text model's configuration; 0 if
+    nothing is scaled, or if `max_position_embeddings` counts the scaled ones.
 
     YaRN (arXiv 2309.00071), linear and dynamic scaling reach the trained length times their factor.
     The trained length is `original_max_position_embeddings`, or `max_position_embeddings` if that
-    is not stated. Where types of layers are rotated apart, as in Gemma 3, the latter is the whole.
+    is not stated. If types of layers have separate rotations, as in Gemma 3, the latter is the
+    whole.
     """
     parameters = getattr(config, "rope_parameters", None) or {}
     by_type = [value for value in parameters.values() if isinstance(value, dict)]
@@ -61,7 +62,7 @@ def scaled_positions(config: Any) -> int:
 
 
 def _choose(kind: str, rotary: Any, layer_type: str | None, max_model_len: int) -> None:
-    """Set the frequencies of a rotation as they are for the longest sequence."""
+    """Set a rotation's frequencies to those of the longest sequence."""
     inv_freq = getattr(rotary, f"{layer_type}_inv_freq" if layer_type else "inv_freq")
     length: int | None = max_model_len
     if kind == "longrope":
@@ -69,8 +70,8 @@ def _choose(kind: str, rotary: Any, layer_type: str | None, max_model_len: int) 
         original = (parameters[layer_type] if layer_type else parameters)[
             "original_max_position_embeddings"
         ]
-        # A length above the original one asks for the long factors; the module's own forward pass
-        # asks in the same way.
+        # A length above the original one selects the long factors, as in the module's own forward
+        # pass.
         length = original + 1 if max_model_len > original else None
     extra = {"layer_type": layer_type} if layer_type else {}
     chosen, _ = ROPE_INIT_FUNCTIONS[kind](rotary.config, inv_freq.device, seq_len=length, **extra)
@@ -78,7 +79,7 @@ def _choose(kind: str, rotary: Any, layer_type: str | None, max_model_len: int) 
 
 
 def _check_independent(model: PreTrainedModel, rotaries: list[Any], max_model_len: int) -> None:
-    """Check that position 1 is rotated alone as it is beside the last position.
+    """Check that position 1 is rotated the same alone and beside the last position.
 
     Raises:
         ModelError: it is not.
@@ -106,7 +107,7 @@ def _check_independent(model: PreTrainedModel, rotaries: list[Any], max_model_le
 
 
 def _kinds(module: nn.Module) -> dict[str | None, str]:
-    """Kind of RoPE by layer type. A kind for all layers is under None; other modules have none."""
+    """Kind of RoPE by layer type, with None for all layers; empty for other modules."""
     kinds = getattr(module, "rope_type", None)
     if isinstance(kinds, str):
         return {None: kinds}

@@ -25,10 +25,10 @@ from engine.model.sending import synchronize
 
 @dataclass(frozen=True, slots=True)
 class _Handle:
-    """A step whose forward pass has been started.
+    """A step whose forward pass has started.
 
     Attributes:
-        prompts: what was found of prompts; None if nothing is to be told of any.
+        prompts: log-probabilities of prompts; None if none are needed.
     """
 
     step: PackedStep | None
@@ -44,7 +44,7 @@ class TorchRunner:
     The forward pass runs in `submit`, and sampling in `result`.
 
     Args:
-        forward: the model's forward pass. From now on it computes for this runner only, because it
+        forward: the model's forward pass. From now on only this runner may use it, because it
             writes to the runner's pool.
         shape: the model's dimensions.
 
@@ -65,7 +65,7 @@ class TorchRunner:
         parts = [forward.storage(one) for one in cache_shapes(config, shape)]
         forward.attach(*parts)
         self._storage = PoolParts(parts)
-        # The pool's memory comes as it is touched first, in huge pages. Those that hold the first
+        # The system allocates the pool's memory at first touch, in huge pages. Those of the first
         # blocks took 136 ms of the first request's step.
         self._storage.clear_blocks([0])
         self.swap_rate = self._storage.swap_rate()
@@ -75,7 +75,7 @@ class TorchRunner:
         return 1
 
     def submit(self, plan: StepPlan) -> _Handle:
-        """Start a step: do what the plan says of sequences and blocks, and run the forward pass."""
+        """Start a step: apply the plan's sequences and blocks, and run the forward pass."""
         with noticing_loss(self._device):
             return self._start(plan)
 
@@ -114,7 +114,7 @@ class TorchRunner:
         return self._start(plan).logits
 
     def close(self) -> None:
-        """Let go of the model and the pool; the runner cannot be used again."""
+        """Free the model and the pool; the runner cannot be used again."""
         del self.forward, self._storage
 
     @torch.inference_mode()
@@ -144,7 +144,7 @@ class TorchRunner:
         self.forward.copy_states(pairs)
 
     def _snapshot(self, snapshot: int) -> int:
-        """The slot of a snapshot: those of sequences come first."""
+        """The slot of a snapshot, after those of the sequences."""
         return self._max_num_seqs + snapshot
 
     def _apply(self, plan: StepPlan) -> None:
@@ -164,7 +164,7 @@ class TorchRunner:
             self._copy_states(
                 [(self._snapshot(one), self._batch.index_of(seq)) for one, seq in plan.restores]
             )
-        # A block keeps what its last owner left, and a NaN there would get past the mask, because
+        # A block keeps its last owner's content, and a NaN there would get past the mask, because
         # masked scores weigh 0, and 0 * NaN is NaN.
         copied = {target for _, target in plan.copies}
         unfilled = [given.block for given in self._batch.extend(plan.rows) if not given.is_filled]

@@ -1,4 +1,4 @@
-"""Sampler: chooses the next token of each row in one batch, each row by its own parameters."""
+"""Sampler: chooses the next token of each row in one batch, each by its own parameters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine.model.sending import synchronize
 IntArray = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
-_OfRows: TypeAlias = list[tuple[int, _T]]  # row of the step, what it has
+_OfRows: TypeAlias = list[tuple[int, _T]]  # row of the step, its value
 
 
-# What is added to the logits of eight tokens of a mask's byte, the lowest bit first.
+# The bias of eight tokens' logits for each byte of a mask, the lowest bit first.
 _BIAS_OF_BYTE = np.where(
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"),
     np.float32(0),
@@ -31,14 +31,14 @@ _BIAS_OF_BYTE = np.where(
 
 
 class Sampled(NamedTuple):
-    """What a step's sampling gave.
+    """The result of sampling a step.
 
     Attributes:
         token_ids: [S]; `NOT_FINITE` where a row has a NaN, +inf, or nothing finite, `NOT_FOLLOWED`
             where its structure cannot be followed.
-        logprobs: one for each row, None where it asks for none or has no token; empty if no row
-            asks.
-        waited: seconds that it waited for what structures allow.
+        logprobs: one for each row, None if it needs none or has no token; empty if no row needs
+            any.
+        waited: seconds spent waiting for the structures' masks.
     """
 
     token_ids: IntArray
@@ -51,16 +51,16 @@ class Sampler:
 
     These act in this order: logit_bias; repetition, frequency and presence penalty; suppressed
     tokens, or all that a structure does not allow; temperature, top_k, top_p and min_p; and one
-    draw. With a temperature of 0, the likeliest token is taken after the suppression. Bias before
+    draw. With a temperature of 0, the likeliest token after suppression is chosen. Bias before
     penalties is the order of transformers and vLLM.
 
     Each filter sets the least logit that a row still allows, and the draw inverts the distribution
-    function in the order of the vocabulary. So equal logits share one fate. Neither their order in
-    a sort nor the batch's other rows can change a row's token. Its logits, parameters, seed and
-    output position alone decide it.
+    function in the order of the vocabulary. So equal logits are treated alike, and neither their
+    order in a sort nor the batch's other rows can change a row's token. Only its logits,
+    parameters, seed and output position decide it.
 
     Args:
-        draw: how tokens are drawn; None is the fastest way that there is for the device.
+        draw: how tokens are drawn; None is the fastest way for the device.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class Sampler:
         self._penalties = np.zeros((max_num_seqs, 3), dtype=np.float32)
         self._seed = np.zeros(max_num_seqs, dtype=np.uint64)
         self._num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int64)
-        # What only few sequences have, by batch index.
+        # Values that only few sequences have, by batch index.
         self._num_logprobs: dict[int, int] = {}
         self._biases: dict[int, tuple[IntArray, npt.NDArray[np.float32]]] = {}
         self._suppressed: dict[int, tuple[int, IntArray]] = {}  # min_tokens, tokens
-        # For sequences with a penalty: how often each token that was seen is in the output.
+        # For sequences with a penalty: how often each seen token is in the output.
         self._counts: dict[int, dict[int, int]] = {}
         self._masks = Masks(vocab_size)
 
     def add(self, index: int, new: NewSequence) -> None:
-        """Learn a sequence's parameters and, for its penalties, the tokens that it has so far."""
+        """Add a sequence's parameters and, for its penalties, its tokens so far."""
         sampling = new.sampling
-        # A temperature that is too small for float32 becomes 0, which is greedy, as it should be.
+        # A temperature too small for float32 becomes 0, which is greedy, as it should be.
         self._temperature[index] = sampling.temperature
         self._top_k[index] = min(sampling.top_k, self._vocab_size) or self._vocab_size
         self._top_p[index] = sampling.top_p
@@ -105,7 +105,7 @@ class Sampler:
             tokens, biases = zip(*sampling.logit_bias, strict=True)
             self._biases[index] = np.array(tokens, np.int64), np.array(biases, np.float32)
         self._masks.add(index, new)
-        # A structure's mask has them left out already, unless there is nothing else.
+        # A structure's mask already excludes them, unless nothing else is allowed.
         if sampling.min_tokens and new.grammar is None:
             barred = [token for token in new.suppressed if token < self._vocab_size]
             if barred:
@@ -122,13 +122,13 @@ class Sampler:
                 counts[token] = counts.get(token, 0) + 1
 
     def remove(self, index: int) -> None:
-        """Forget the sequence at this index."""
+        """Remove the sequence at this index."""
         for some in (self._num_logprobs, self._biases, self._suppressed, self._counts):
             some.pop(index, None)
         self._masks.remove(index)
 
     def sample(self, logits: Tensor, index: IntArray, lengths: IntArray) -> Sampled:
-        """Choose the next token of each row; it counts for the row's penalties from now on.
+        """Choose the next token of each row, and count it for the row's penalties.
 
         Args:
             logits: [S, vocab_size] float32, contiguous; bias and penalties are applied in place.
@@ -195,8 +195,8 @@ class Sampler:
         count = self._to_device(count_of)
         repetition, frequency, presence = self._to_device(self._penalties[index[row_of]]).unbind(1)
         scores = logits.view(-1)[flat]
-        # The repetition penalty is that of CTRL (arXiv 1909.05858, section 4.1), made to push down
-        # whatever the logit's sign is.
+        # The repetition penalty is that of CTRL (arXiv 1909.05858, section 4.1), changed to lower
+        # the logit whatever its sign.
         scores = torch.where(scores < 0, scores * repetition, scores / repetition)
         scores -= frequency * count + presence * (count > 0)
         logits.view(-1)[flat] = scores
@@ -211,14 +211,14 @@ class Sampler:
             if positions[row] < min_tokens
         ]
         if flat:
-            # -inf is added, not stored, because a NaN must stay one.
+            # -inf is added, not stored, so that a NaN stays one.
             logits.view(-1)[self._to_device(np.concatenate(flat))] += float("-inf")
 
     def _bind(self, logits: Tensor, allowed: Allowed) -> None:
-        """Forbid what the structures of some rows do not allow."""
+        """Forbid the tokens that some rows' structures do not allow."""
         for row, bits in zip(allowed.rows, allowed.bits, strict=True):
             # 30 us for 152,000 tokens, where `masked_fill_` takes up to 250 us. As above, -inf is
-            # added, because a NaN must stay one.
+            # added, so that a NaN stays one.
             bias = np.take(_BIAS_OF_BYTE, bits.view(np.uint8), axis=0).reshape(-1)
             logits[row] += self._to_device(bias[: self._vocab_size])
 
@@ -227,7 +227,7 @@ class Sampler:
 
 
 def _of_rows(some: dict[int, _T], rows: list[int]) -> _OfRows[_T]:
-    """(row, what its batch index has), for the rows whose batch index has something."""
+    """(row, value of its batch index), for the rows whose batch index has a value."""
     return [(row, some[at]) for row, at in enumerate(rows) if at in some] if some else []
 
 
@@ -236,7 +236,7 @@ def uniforms(seeds: npt.NDArray[np.uint64], positions: IntArray) -> npt.NDArray[
 
     Position p of seed s has the upper 53 bits of output p + 1 of a SplitMix64 generator (Steele,
     Lea and Flood, OOPSLA'14) whose state starts at the first output for s. If it started at s
-    itself, seeds that lie an increment apart would share one stream, shifted.
+    itself, seeds an increment apart would share one stream, shifted.
     """
     golden = np.uint64(0x9E3779B97F4A7C15)
     start = _mix(seeds + golden)

@@ -1,4 +1,4 @@
-"""Scripts: the steps that a self-test runs, and what each of their rows shows if it is wrong."""
+"""Scripts: the steps of a self-test, and what a wrong row in each of them shows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from engine.batch.plan import NewSequence, Row, StepPlan
 # 0.7 s on a small host, and suffice to cut a prompt at odd places, to share steps between two
 # sequences, and to cross from block to block.
 _SHORT = 20
-# Tokens of a prompt that is longer than any window of a small model, and crosses from chunk to
-# chunk of layers that compute 64 tokens at once, which transformers' delta nets do.
+# Tokens of a prompt that is longer than any window of a small model, and crosses the chunks of
+# layers that compute 64 tokens at once, as transformers' delta nets do.
 _LONG = 72
-# Tokens that a prompt begins with which no window has an end in.
+# First tokens of a prompt, within which no window ends.
 _FIRST = 5
 
 
 class ScriptedStep(NamedTuple):
-    """A step, and for each of its rows in which situation the row is."""
+    """A step, and the situation of each of its rows."""
 
     plan: StepPlan
     situations: tuple[str, ...]
@@ -30,12 +30,12 @@ class ScriptedStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Steps that a runner computes one after the other.
+    """Steps that a runner computes in sequence.
 
     Attributes:
-        token_ids: of each sequence, all equally long; no more of it need be computed.
-        steps: the simplest situations come first.
-        max_num_seqs, max_num_batched_tokens, num_blocks, num_snapshots: what the steps take.
+        token_ids: of each sequence, all of equal length.
+        steps: steps, the simplest situations first.
+        max_num_seqs, max_num_batched_tokens, num_blocks, num_snapshots: what the steps need.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
@@ -50,7 +50,7 @@ class Script:
         return len(self.token_ids[0])
 
     def envelope(self, config: EngineConfig) -> EngineConfig:
-        """An envelope of just what the steps take."""
+        """An envelope that is just large enough for the steps."""
         return replace(
             config,
             num_blocks=self.num_blocks,
@@ -73,11 +73,11 @@ def short_script(vocab_size: int, block_size: int) -> Script:
 
 
 def long_script(vocab_size: int, block_size: int, *, keeps_states: bool) -> Script:
-    """19 steps of nine sequences: whole prompts and cut ones, decodes, all of these side by side,
-    prefixes that others computed, and places that others had.
+    """19 steps of nine sequences: whole and chunked prompts, decodes, all of these side by side,
+    prefixes computed by others, and reused slots.
 
     Args:
-        keeps_states: whether the state is handed over with a prefix.
+        keeps_states: whether a prefix comes with its state.
     """
     tokens = _tokens(9, _LONG, vocab_size)
     shared = {6: (3, 2 * block_size), 7: (4, block_size)}
@@ -95,7 +95,7 @@ def _alone(writer: _Writer, block_size: int) -> None:
     writer.step(f"in a prompt of {_LONG} tokens at once, while {_FIRST} are right", (1, _LONG))
     cut = "in a prompt that is cut in chunks, while a whole one is right"
     at = 0
-    # Chunks end in the middle of a block, of a window and of a chunk of the model's own.
+    # Chunks end inside a block, a window and a chunk of the model's own.
     for end in (1, block_size + 3, block_size + 5, _LONG - 18, _LONG):
         writer.step(cut, (2, end - at))
         at = end
@@ -107,8 +107,8 @@ def _alone(writer: _Writer, block_size: int) -> None:
 
 
 def _beside_others(writer: _Writer, block_size: int) -> None:
-    """Rows stand in another order in each step, and sequences are of other lengths than their
-    places suggest. Where the last token of a row is not sampled, there are fewer logits than rows.
+    """Rows have another order in each step, and sequences have other lengths than their indices
+    suggest. If the last token of a row is not sampled, there are fewer logits than rows.
     """
     beside = "beside other sequences, while it is right alone"
     writer.step(beside, (0, 1), (3, 2 * block_size), (4, 7), saves={3: 0})
@@ -142,7 +142,7 @@ def _tokens(number: int, length: int, vocab_size: int) -> list[list[int]]:
 
 
 class _Writer:
-    """Writes steps row by row, and keeps the books of blocks."""
+    """Writes steps row by row, and allocates blocks."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class _Writer:
         saves: Mapping[int, int] | None = None,
         silent: Sequence[int] = (),
     ) -> None:
-        """A step of rows (sequence, tokens), decodes first.
+        """Add a step of rows (sequence, tokens), decodes first.
 
         Args:
-            saves: the snapshot of each sequence whose state is saved after its row.
-            silent: sequences whose row gives no logits.
+            saves: snapshots by sequence whose state is saved after its row.
+            silent: sequences whose rows do not sample.
         """
         plan_rows = tuple(self._row(seq, count, seq not in silent) for seq, count in rows)
         kept = tuple((saves or {}).items()) if self._keeps_states else ()
@@ -197,7 +197,7 @@ class _Writer:
         self._steps.append(ScriptedStep(plan, (situation,) * len(plan_rows)))
 
     def take_over(self, seq: int, source: int, num_tokens: int, snapshot: int) -> None:
-        """Let a sequence begin with the blocks of another one's prefix, and its state there."""
+        """Start a sequence with the blocks of another one's prefix, and its state there."""
         blocks = self._tables[source][: num_tokens // self._block_size]
         self._shared.update(blocks)
         self._learn(seq, blocks, num_tokens)
@@ -205,13 +205,13 @@ class _Writer:
             self._restores.append((snapshot, seq))
 
     def end(self, seq: int) -> None:
-        """Let a sequence go, and its blocks be given to others."""
+        """Remove a sequence, and reuse its blocks."""
         self._released.append(seq)
         own = [block for block in self._tables.pop(seq) if block not in self._shared]
         self._free = own + self._free
 
     def script(self) -> Script:
-        """What was written."""
+        """The finished script."""
         return Script(
             self._token_ids,
             tuple(self._steps),

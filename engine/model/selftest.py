@@ -1,4 +1,4 @@
-"""play: has a model compute a script by our engine, and compares with its own eager attention."""
+"""play: runs a script by our engine, and compares with the model's own eager attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.model.script import Script
 
 
 class Finding(NamedTuple):
-    """By how much a row's logits differ from the model's own: the quotient of their norms."""
+    """The difference of a row's logits from the model's own: the quotient of their norms."""
 
     situation: str
     difference: float
@@ -38,12 +38,11 @@ def play(
     """Run a script's steps, and compare with one eager pass over all of its sequences.
 
     Args:
-        model, coded, apart: as `engine.model.forward.make_forward` takes them; so the model belongs
-            to the forward pass afterwards.
-        config: the envelope of the forward pass, with room for the script's steps.
+        model, coded, apart: see `engine.model.forward.make_forward`, which takes over the model.
+        config: the envelope of the forward pass, large enough for the script's steps.
 
     Returns:
-        the forward pass, and a finding for each row that gives logits, in the script's order.
+        the forward pass, and a finding for each row with logits, in the script's order.
     """
     model.set_attn_implementation("eager")
     token_ids = torch.tensor(script.token_ids, device=model.device)

@@ -1,4 +1,4 @@
-"""send, fetch: from the host to a device and back, without waiting for what it still does."""
+"""send, fetch: copy from the host to a device and back, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """A copy of an array on the device, in the order of the current stream.
+    """Copy an array to the device, in the order of the current stream.
 
-    A copy from ordinary memory would first wait for all that is on the stream. From pinned memory
-    it waits for nothing; torch hands that memory out again only when the copy has been made.
+    A copy from ordinary memory would first wait for everything on the stream. From pinned memory it
+    waits for nothing; torch reuses that memory only when the copy is done.
     """
     tensor = torch.from_numpy(array)
     if device.type == "cpu":
@@ -22,7 +22,7 @@ def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def fetch(tensor: Tensor) -> Tensor:
-    """A copy of a tensor on the host, which has the numbers once the device has come so far."""
+    """Copy a tensor to the host, where it has its numbers once the device has got that far."""
     if tensor.device.type == "cpu":
         return tensor
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -30,6 +30,6 @@ def fetch(tensor: Tensor) -> Tensor:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all that it was given."""
+    """Wait until a device has finished all its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,10 +1,10 @@
-"""show_bytes: a size for people."""
+"""show_bytes: formats a size for people."""
 
 from __future__ import annotations
 
 
 def show_bytes(count: int) -> str:
-    """A size for people."""
+    """Format a size for people."""
     if count >= 1 << 30:
         return f"{count / (1 << 30):.2f} GiB"
     return f"{count / (1 << 20):.1f} MiB"

@@ -1,7 +1,7 @@
-"""Sizes: checks whether a configuration's sizes can be those of the weights beside it.
+"""Sizes: checks whether a configuration's sizes match the weights beside it.
 
 They are checked before anything is built from them. On the meta device a matrix of any size costs
-nothing, but each layer takes a millisecond and 50 kB, so that building a model of far too many
+nothing, but each layer takes a millisecond and 50 kB, so that building a model with far too many
 layers would never end.
 """
 
@@ -22,7 +22,7 @@ from engine.model.checkpoint import Checkpoint
 # context (2^20 positions), and iquestcoder the widest inner layer (27,648).
 _MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 14
 MOST_POSITIONS = 1 << 27
-# No weight needs to have this size: a mixture of experts may state the size of dense layers that it
+# No weight need have this size: a mixture of experts may state the size of dense layers that it
 # does not have.
 _MOST_INNER = 1 << 24
 
@@ -31,11 +31,11 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """What the headers of the weights tell about sizes.
+    """The sizes that the headers of the weights show.
 
     Attributes:
-        layers: how many different numbers come first in the tensors' names.
-        side: longest side of a tensor that holds anything.
+        layers: number of different first numbers in the tensors' names.
+        side: longest side of a non-empty tensor.
     """
 
     layers: int
@@ -44,13 +44,13 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Which values of some keys are allowed.
+    """The allowed values of some keys.
 
     Attributes:
-        keys: as transformers' configurations name them.
+        keys: keys of transformers' configurations.
         least: the smallest value.
-        most: the largest value, by the weights.
-        why: a clause that says where the largest value comes from.
+        most: computes the largest value from the weights.
+        why: a clause that explains the largest value.
     """
 
     keys: tuple[str, ...]
@@ -99,14 +99,14 @@ _RULE_OF = {key: rule for rule in _RULES for key in rule.keys}
 
 
 def check_sizes(stated: dict[str, Any], checkpoint: Checkpoint, path: Path) -> None:
-    """Check the sizes of a configuration, and of configurations inside it, against the weights.
+    """Check the sizes of a configuration, and of nested ones, against the weights.
 
     Args:
-        stated: the configuration as it stands in the file.
-        path: path of the file, for the message.
+        stated: the configuration as stated in the file.
+        path: the file, for the message.
 
     Raises:
-        ModelError: a size is no whole number, or outside what is allowed.
+        ModelError: a size is not an integer, or out of range.
     """
     weights = _Weights(_num_layers(checkpoint), _longest_side(checkpoint))
     for name, key, value in _sizes(stated):
@@ -122,15 +122,15 @@ def check_sizes(stated: dict[str, Any], checkpoint: Checkpoint, path: Path) -> N
 def check_elements(
     num_elements: int, checkpoint: Checkpoint, path: Path, packed: bool = False
 ) -> None:
-    """Check that a configuration describes no model much larger than the weights.
+    """Check that a configuration does not describe a model much larger than the weights.
 
-    Weights that are missing are found by name as the others are read. But before that transformers
-    fills them with random numbers, which takes memory that nobody planned.
+    Missing weights are found by name while the others are read. But before that transformers fills
+    them with random numbers, which takes unplanned memory.
 
     Args:
-        num_elements: numbers in the parameters and buffers of the model that it describes.
-        path: path of the configuration, for the message.
-        packed: whether the weights are quantized: a byte then holds two numbers.
+        num_elements: numbers in the parameters and buffers of the described model.
+        path: the configuration file, for the message.
+        packed: whether the weights are quantized, with two numbers in a byte.
 
     Raises:
         ModelError: there are more than twice as many as are stored, plus 16 M.
@@ -143,7 +143,7 @@ def check_elements(
 
 
 def _sizes(stated: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Path, key and value of each size that is stated, in nested configurations too."""
+    """Path, key and value of each stated size, including nested configurations."""
     pending: list[tuple[str, dict[str, Any]]] = [("", stated)]
     while pending:
         prefix, config = pending.pop()

@@ -1,4 +1,4 @@
-"""Starting: where the knobs of the batch start, by what a GPU computes and has room for."""
+"""Starting: start values of the batch knobs, by a GPU's speed and memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from engine.simulation.devices import Device
 
 logger = logging.getLogger(__name__)
 
-# Tokens of a sequence, of which the batch is to have room for as many as it may run.
+# Tokens of a sequence; the pool must hold this many for each one in the batch.
 _CONTEXT = 1024
-# A full step may take this share of the target for the time between two tokens: it is computed, not
-# measured, and contexts may be longer.
+# A full step may take this share of the target for the time between two tokens, because it is
+# computed, not measured, and contexts may be longer.
 _SHARE = 0.5
-# What is measured on a GPU: a square product of this side, and a copy of more than its cache holds.
+# Measured on a GPU: a square product of this side, and a copy of more bytes than its cache holds.
 _SIDE, _COPIED_BYTES = 4096, 128 << 20
 _TIMES = 5
-# The products of a model are smaller than that.
+# The products of a model are smaller.
 _MATMUL_EFFICIENCY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where the knobs start.
+    """The knobs' start values.
 
     Attributes:
-        notes: for the knobs that start by the device, by name, why they do so there.
+        notes: reasons for start values that depend on the device, by name.
     """
 
     knobs: Knobs
@@ -46,7 +46,7 @@ class Start:
 def measured(
     device: torch.device, dtype: torch.dtype, *, side: int = _SIDE, copied: int = _COPIED_BYTES
 ) -> Device | None:
-    """A GPU with the rates that it gives; None if they cannot be measured."""
+    """A GPU with its measured rates; None if they cannot be measured."""
     stream = stream_on(device)
     try:
         a, b, product = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
@@ -62,18 +62,18 @@ def measured(
         name=str(device),
         peak_flops=2 * side**3 / multiplying,
         peak_bandwidth=2 * copied / copying,
-        memory=1.0,  # the pool is there already
+        memory=1.0,  # the pool is already allocated
         matmul_efficiency=_MATMUL_EFFICIENCY,
         bandwidth_efficiency=1.0,
     )
 
 
 def starting_knobs(envelope: EngineConfig, shape: ModelShape, gpu: Device | None) -> Start:
-    """The defaults within an envelope. On a GPU as many more sequences and tokens as it has room
-    for and computes in half the target for the time between two tokens.
+    """The defaults within an envelope. On a GPU, as many more sequences and tokens as fit its
+    memory and take half the target for the time between two tokens.
 
     Args:
-        gpu: as it was measured; None is a host, or one that was not.
+        gpu: the measured GPU; None for a host, or without measurement.
     """
     knobs = Knobs()
     seqs = min(knobs.max_num_seqs, envelope.max_num_seqs)
@@ -102,10 +102,10 @@ def starting_knobs(envelope: EngineConfig, shape: ModelShape, gpu: Device | None
 
 
 class _Cost:
-    """What steps of a model cost on a GPU, by the roofline.
+    """Costs of a model's steps on a GPU, by the roofline.
 
     Args:
-        context: tokens of each sequence that decodes.
+        context: context tokens of each decoding sequence.
     """
 
     def __init__(self, gpu: Device, shape: ModelShape, context: int) -> None:
@@ -117,7 +117,7 @@ class _Cost:
         self._experts_seconds = max(experts, 0) / gpu.bandwidth
 
     def seconds(self, decodes: int, tokens: int) -> float:
-        """Seconds of a step of so many decodes, filled up with a prompt to so many tokens."""
+        """Seconds of a step with this many decodes, filled to this many tokens by a prompt."""
         decode = Row(0, self.context - 1, 1, (), True, False)
         prompt = Row(0, 0, tokens - decodes, (), True, True)
         rows = (decode,) * decodes + ((prompt,) if tokens > decodes else ())

@@ -1,4 +1,4 @@
-"""StoredWeight: a weight of a model, and the tensors on disk that it is made of."""
+"""StoredWeight: a weight of a model, and the stored tensors that it is made from."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ITSELF = "itself"
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """How one weight is read.
+    """How to read one weight.
 
     Attributes:
-        name: as the model's own checkpoints name it.
-        parts: what is read for it, by names that `unpack` knows.
-        unpack: makes the weight of its parts. It is called in several threads at a time, once for
-            each weight, and may keep the parts' memory.
-        blocks: gives the weight as it is stored: as rows of GGUF's blocks, uint8 [rows, bytes], or
-            as numbers. None where it is neither, or no matrix.
+        name: name in the model's own checkpoints.
+        parts: the tensors to read, by their names for `unpack`.
+        unpack: makes the weight from its parts. Several threads call it at a time, once for each
+            weight, and it may keep the parts' memory.
+        blocks: returns the stored form: rows of GGUF's blocks, uint8 [rows, bytes], or numbers.
+            None if it is neither, or not a matrix.
         kind: GGUF's name of the blocks' type; empty for numbers.
-        shape: of the weight, where there are blocks.
+        shape: shape of the weight, if it has blocks.
     """
 
     name: str
@@ -37,25 +37,25 @@ class StoredWeight:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all that is read for it."""
+        """Bytes to read for it."""
         return sum(part.num_bytes for part in self.parts.values())
 
     @property
     def itself(self) -> StoredTensor | None:
-        """The tensor that it is, if it is one as it is stored."""
+        """The stored tensor, if the weight is a single one, unchanged."""
         return self.parts[_ITSELF] if self.unpack is _itself else None
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether it is stored as codes, and read as numbers for want of a kernel for these."""
+        """Whether it is stored as codes, and read as numbers because no kernel multiplies these."""
         return not self.kind and any(part.dtype not in FLOATS for part in self.parts.values())
 
 
 def plain(tensor: StoredTensor) -> StoredWeight:
-    """A weight that is stored as it is.
+    """A weight that is stored unchanged.
 
     Raises:
-        ModelError: its numbers mean nothing without a scale.
+        ModelError: its numbers are meaningless without a scale.
     """
     packed = tensor.name.endswith(".weight") and tensor.dtype in INTEGERS
     if packed or tensor.dtype.startswith("F8_"):
@@ -74,10 +74,10 @@ def plain(tensor: StoredTensor) -> StoredWeight:
 
 
 def plain_weights(checkpoint: Checkpoint) -> Iterator[StoredWeight]:
-    """The weights of a checkpoint that is not quantized.
+    """The weights of an unquantized checkpoint.
 
     Raises:
-        ModelError: it is quantized all the same.
+        ModelError: it is quantized after all.
     """
     return map(plain, checkpoint.tensors)
 

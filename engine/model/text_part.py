@@ -1,7 +1,7 @@
-"""The text part of a model: what text alone reads of it, and its class without the rest.
+"""Text part: the modules of a model that text needs, and its class without the others.
 
-Towers for images and sound, and what projects from them, are never computed here. They are found by
-what a pass over text reads, so that nothing goes by their names.
+Towers for images and sound, and their projections, are never computed here. They are found by what
+a pass over text reads, not by name.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from engine.model.program.capture import tensors_in
 
 
 def language_part(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The configuration of the model that reads and writes text: all of it, unless several models
-    lie in one folder, of which that is one (the thinker of Qwen Omni, beside what speaks)."""
+    """The configuration of the model that reads and writes text: all of it, unless the folder has
+    several models, of which that is one (the thinker of Qwen Omni, beside the model that speaks).
+    """
     text = config.get_text_config()
     for name in config.sub_configs:
         inner = getattr(config, name, None)
         if not isinstance(inner, PreTrainedConfig) or inner is text:
             continue
         if inner.sub_configs and inner.get_text_config() is text:
-            inner.architectures = None  # what single models are called there is no class's name
+            inner.architectures = None  # the names for single models are not class names
             return inner
     return config
 
 
 def text_config(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedConfig:
-    """What a class is built from: a class of text alone takes the text part of a configuration."""
+    """The configuration for a class: a text class uses the text part."""
     text: PreTrainedConfig = config.get_text_config()
     return text if model_class.config_class is type(text) else config
 
 
 class Reads(TorchFunctionMode):
-    """Notes which parameters of a model torch's functions are given, and which modules are called,
-    while it is entered.
+    """Records the parameters that torch's functions receive, and the modules that are called, while
+    it is entered.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -56,17 +57,17 @@ class Reads(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        if tensors_in(output):  # a model may ask a parameter for its type, or device, only
+        if tensors_in(output):  # a model may ask a parameter only for its type or device
             given = tensors_in((args, kwargs))
             self._seen.update(id(one) for one in given if isinstance(one, nn.Parameter))
         return output
 
     def all_of(self, module: nn.Module) -> None:
-        """Note a module as read, with all that it holds."""
+        """Record a module as read, with all that it contains."""
         self._seen.update(id(one) for one in (*module.modules(), *module.parameters()))
 
     def unread(self) -> tuple[str, ...]:
-        """Names of the largest modules that were not called, and of which nothing was read."""
+        """Names of the largest modules that were not called and of which nothing was read."""
         return tuple(self._unread(self._model, ""))
 
     def _unread(self, module: nn.Module, prefix: str) -> Iterator[str]:
@@ -81,9 +82,9 @@ class Reads(TorchFunctionMode):
 
 
 def without(model_class: type[PreTrainedModel], names: tuple[str, ...]) -> type[PreTrainedModel]:
-    """A class whose models lack some modules, and are else those of the class.
+    """A class whose models lack some modules, and are otherwise those of the class.
 
-    It has the name of the class, by which transformers knows how to convert stored weights.
+    It has the name of the class, by which transformers chooses how to convert stored weights.
     """
     if not names:
         return model_class
@@ -107,10 +108,10 @@ def without(model_class: type[PreTrainedModel], names: tuple[str, ...]) -> type[
 
 
 class _Dropped(nn.Module):
-    """Stands for a module that was let go of while transformers puts weights into their places.
+    """Stands for a dropped module while transformers assigns weights.
 
-    A stored tensor may hold weights of several modules. Those of one that is not there have no
-    place, and are left out as those that no module has.
+    A stored tensor may hold weights of several modules. Those of a missing module have no place,
+    and are left out like unknown ones.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -118,7 +119,7 @@ class _Dropped(nn.Module):
 
 
 def drop(model: nn.Module, names: tuple[str, ...]) -> None:
-    """Let go of modules; what asks for one gets None. A model of fewer layers lacks some."""
+    """Drop modules; reading one then returns None. A model of fewer layers lacks some."""
     for name in names:
         parent, _, last = name.rpartition(".")
         try:

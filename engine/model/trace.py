@@ -1,4 +1,4 @@
-"""Traces what a model hands to attention, without weights: its shape is measured, not guessed."""
+"""Trace: records a model's calls of attention without weights, so that its shape is measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine.model.text_part import Reads, drop
 from engine.model.unofficial import built, look_for_no_padding
 from engine.model.valueless import passing_values
 
-# Of a model that does not attend at all: its blocks hold nothing.
+# Of a model without attention: its blocks are empty.
 _NO_HEADS = LayerHeads(1, 1, 16, 16)
 
 _EXPERTS = re.compile(r"\.experts\.")
@@ -36,17 +36,16 @@ _EXPERTS = re.compile(r"\.experts\.")
 
 @dataclass(frozen=True, slots=True)
 class TracedModel:
-    """A model as it is before its weights are read.
+    """A model before its weights are read.
 
     Attributes:
-        num_layers: those that attend, and those that do not.
-        layer_width: most numbers that one token has between two operators of a layer.
+        num_layers: all layers, with and without attention.
+        layer_width: most numbers of one token between two operators of a layer.
         layer_experts: most numbers in the experts of a layer; 0 if no layer has experts.
         num_elements: numbers in all parameters and buffers that text needs.
-        num_multiplied: those of the layers' matrices, which products multiply; and num_head: those
-            of the output head.
-        unread: names of the modules that text does not need. Only what is made of several
-            configurations has any.
+        num_multiplied: numbers in the layers' matrices; and num_head: in the output head.
+        unread: names of the modules that text does not need. Only models with several
+            configurations have any.
     """
 
     shape: ModelShape
@@ -61,10 +60,10 @@ class TracedModel:
 
 @dataclass(frozen=True, slots=True)
 class _AttentionCall:
-    """What reached attention in a layer.
+    """The inputs of attention in a layer.
 
     Attributes:
-        source: the layer that first brought the same keys and values.
+        source: the first layer with the same keys and values.
     """
 
     num_heads: int
@@ -73,7 +72,7 @@ class _AttentionCall:
     source: int
 
     def heads(self, handed: Sizes | None) -> LayerHeads:
-        """The heads of its layer, which handed such keys and values to its cache, if any."""
+        """The heads of a layer, given the sizes of what it passed to its cache, if anything."""
         if handed is not None and are_latents(handed, self.sizes, self.num_heads):
             return LayerHeads(self.num_heads, 1, handed.key + handed.value, handed.key, True)
         return LayerHeads(self.num_heads, *self.sizes)
@@ -81,7 +80,7 @@ class _AttentionCall:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Stands for the KV storage and the attention backend, and computes nothing."""
+    """Stands in for KV storage and attention backend, and computes nothing."""
 
     brought: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     calls: dict[int, _AttentionCall] = field(default_factory=dict)
@@ -106,7 +105,7 @@ class _Recorder:
 
 
 def _are_same(a: Tensor, b: Tensor) -> bool:
-    """Whether two views show the same memory. On meta it has no address."""
+    """Whether two views share the same memory, which has no address on the meta device."""
 
     def shown(view: Tensor) -> tuple[object, ...]:
         return id(view._base), view.storage_offset(), view.shape, view.stride()
@@ -126,12 +125,12 @@ def trace(
     This takes 0.15 s for a model of 8 billion parameters.
 
     Args:
-        dtype: the type that weights and cache will have.
-        latents: whether layers that hand their cache latents store those.
+        dtype: the type of weights and cache.
+        latents: whether layers that cache latents store those.
 
     Raises:
-        ModelError: a layer does not go through our attention, drops the step's context, or differs
-            in its heads from the others; or the forward pass depends on values, not shapes.
+        ModelError: a layer does not use our attention, drops the step's context, or has other heads
+            than the rest; or the forward pass depends on values, not shapes.
     """
     name = model_class.__name__
     config = copy.deepcopy(config)
@@ -142,7 +141,7 @@ def trace(
                 config,
                 dtype=dtype,
                 attn_implementation=ATTENTION_NAME,
-                # The other implementations look at which experts were chosen.
+                # The other implementations read which experts were chosen.
                 experts_implementation="batched_mm",
             )
             model.eval()
@@ -210,14 +209,14 @@ def _context(recorder: Any) -> StepContext:
 
 
 def _skipped(model: Any, read: Reads, calls: Mapping[int, _AttentionCall]) -> frozenset[int]:
-    """Numbers of the layers that text passes by: layers of their own for what an image gives."""
+    """Numbers of the layers that text skips: layers only for images."""
     layers = model.config.get_text_config().num_hidden_layers
     unread = {id(model.get_submodule(name)) for name in read.unread()}
     passed: set[int] = set()
     for one in model.modules():
         if isinstance(one, nn.ModuleList) and len(one) == layers:
             left = {at for at, layer in enumerate(one) if layer is None or id(layer) in unread}
-            if len(left) < layers:  # a tower may have as many, of which none is read
+            if len(left) < layers:  # a tower may have as many, none of which is read
                 passed |= left
     return frozenset(passed - calls.keys())
 
@@ -263,7 +262,7 @@ def _shape(
 
 
 def _sources(calls: Mapping[int, _AttentionCall]) -> tuple[int, ...]:
-    """As `ModelShape` has them."""
+    """See `ModelShape.sources`."""
     layers = sorted(calls)
     if all(call.source == layer for layer, call in calls.items()):
         return ()
@@ -271,7 +270,7 @@ def _sources(calls: Mapping[int, _AttentionCall]) -> tuple[int, ...]:
 
 
 def _layer_matrices(model: Any) -> list[tuple[str, nn.Parameter]]:
-    """Parameters of two and more dimensions, without embeddings and the output head."""
+    """Parameters of two and more dimensions, without embeddings and output head."""
     outside = {
         id(parameter)
         for module in model.modules()
@@ -291,7 +290,7 @@ def _head_matrices(model: Any) -> list[nn.Parameter]:
 
 
 def _num_active_params(model: PreTrainedModel) -> int:
-    """Elements of the matrices in the layers that one token is multiplied with."""
+    """Number of elements of the layers' matrices with which one token is multiplied."""
     chosen, number = _experts(model.config.get_text_config())
     return math.ceil(
         sum(
@@ -319,7 +318,7 @@ def _layer_experts(model: PreTrainedModel) -> int:
 
 
 def _experts(config: Any) -> tuple[int, int]:
-    """How many experts a token goes to, and how many there are; 1 and 1 if there are none."""
+    """How many experts a token chooses, and how many there are; 1 and 1 without experts."""
     chosen = getattr(config, "num_experts_per_tok", None)
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         number = getattr(config, name, None)

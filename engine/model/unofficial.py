@@ -1,6 +1,6 @@
-"""Unofficial: the private names of transformers that are used, for want of public ones.
+"""Unofficial: the private names of transformers in use, for lack of public ones.
 
-All of it is here, so that a new version of transformers is tried against one file.
+All are here, so that a new version of transformers affects one file.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def lets_attention_be_replaced(model_class: type[PreTrainedModel]) -> bool:
-    """Whether the code of a class looks attention up at all.
+    """Whether a class looks its attention up at all.
 
-    There is no public name for it, and where it does not, the public `set_attn_implementation`
-    merely warns.
+    There is no public name for it, and if it does not, the public `set_attn_implementation` only
+    warns.
     """
     untyped: Any = model_class
     return bool(untyped._can_set_attn_implementation())
@@ -23,12 +23,12 @@ def lets_attention_be_replaced(model_class: type[PreTrainedModel]) -> bool:
 def built(
     model_class: type[PreTrainedModel], config: PreTrainedConfig, **options: Any
 ) -> PreTrainedModel:
-    """A model of a class, without weights or with random ones.
+    """Build a model of a class, without weights or with random ones.
 
-    The public `from_config` chooses the class by itself, and among language models only.
+    The public `from_config` chooses the class itself, and only among language models.
 
     Args:
-        options: as `from_config` takes them.
+        options: see `from_config`.
     """
     untyped: Any = model_class
     model: PreTrainedModel = untyped._from_config(config, **options)
@@ -36,7 +36,7 @@ def built(
 
 
 def look_for_no_padding(model: PreTrainedModel) -> None:
-    """Let a model not look for padding among its tokens, to warn: on meta they have no values."""
+    """Stop a model from checking its tokens for padding: on meta they have no values."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             untyped: Any = module
@@ -44,9 +44,9 @@ def look_for_no_padding(model: PreTrainedModel) -> None:
 
 
 def attention_in_force(model: PreTrainedModel) -> str | None:
-    """Name of the attention that a model computes with.
+    """Name of the attention that a model uses.
 
-    `set_attn_implementation` raises nothing when it has changed nothing, and there is no getter.
+    `set_attn_implementation` raises nothing if it changed nothing, and there is no getter.
     """
     name: str | None = model.config.get_text_config()._attn_implementation
     return name

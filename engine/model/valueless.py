@@ -1,4 +1,4 @@
-"""Valueless: passes a model's modules that look at values, where tensors have none."""
+"""Valueless: bypasses a model's modules that read values, where tensors have none."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from engine.api.errors import ModelError
 def passing_values(
     model: nn.Module, has_attended: Callable[[], int], passed: Callable[[nn.Module], None]
 ) -> Iterator[None]:
-    """Let modules that choose their way by values, as many mixtures of experts do, give on the meta
-    device what looks like their input.
+    """On the meta device, make modules that branch on values, as many mixtures of experts do,
+    return a tensor like their input.
 
-    It is the smallest module that is passed so, and no more is known of it than that. If what it
-    gives is of no use to the module around it, that one is passed. What attends is never passed:
-    it would be missed.
+    The smallest such module is bypassed. If the module around it cannot use the result, that one is
+    bypassed instead. Modules that attend are never bypassed, because their attention would be
+    missed.
 
     Args:
-        has_attended: how many times attention was called so far.
-        passed: is told of each module whose forward pass was not followed.
+        has_attended: returns the number of attention calls so far.
+        passed: called with each bypassed module.
     """
     forwards = {}
-    # What a module was passed within; what goes wrong around it may have come of that.
+    # By running module, whether one inside was bypassed, which may cause later errors.
     inside: list[bool] = [False]
 
     def guarded(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,5 +65,5 @@ def passing_values(
 
 
 def _looks_at_values(error: Exception) -> bool:
-    """Whether an error is what torch raises where a value is asked for and there is none."""
+    """Whether torch raises this error when code reads a value that does not exist."""
     return isinstance(error, NotImplementedError) or "on meta tensors" in str(error)

