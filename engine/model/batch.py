@@ -191,7 +191,7 @@ class Batch:
         )
 
     def expect(self, step: PackedRows) -> None:
-        """Make the next step read the tokens that this one samples on the device, by batch index."""
+        """Make the next step read this one's sampled tokens on the device, by batch index."""
         self._token_ids[step.sampling, step.lengths] = -1 - step.sampling
 
     def append(self, step: PackedRows, token_ids: IntArray) -> None:

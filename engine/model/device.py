@@ -266,7 +266,7 @@ def with_swap(
 
 
 def release_pinned() -> None:
-    """Free the pinned memory that torch caches. The oldest supported torch has no function for it."""
+    """Free the pinned memory that torch caches. The oldest supported torch cannot do it."""
     if (empty := getattr(torch.accelerator.memory, "empty_host_cache", None)) is not None:
         empty()
 

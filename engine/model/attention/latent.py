@@ -39,6 +39,6 @@ class Expansion:
         return absorbed
 
     def release(self, attended: Tensor) -> Tensor:
-        """Convert the output of latent attention, [T, H, C], to heads' values, [T, H, value_dim]."""
+        """Convert latent attention's output, [T, H, C], to heads' values, [T, H, value_dim]."""
         heads = torch.bmm(attended.transpose(0, 1), self.values.transpose(1, 2))
         return heads.transpose(0, 1)

@@ -265,7 +265,7 @@ class _Reader:
         return one_row and address_of(tensor) not in self._varying
 
     def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
-        """The view that a tensor shows, if each of its columns serves several adjacent ones of x."""
+        """The view that a tensor shows, if each of its columns serves adjacent ones of x."""
         y = self._provenance.view(tensor)
         if x.columns % y.columns == 0:
             each = y.reference.double().repeat_interleave(x.columns // y.columns, dim=1)

@@ -212,7 +212,7 @@ class Rotations:
 
 
 def _step_of_heads(sources: list[Tensor], value: Value, heads: int) -> int | None:
-    """Distance of heads in the rows of the value that they come from; None if no source shows it."""
+    """Distance of heads in the rows of the value that they come from; None if unknown."""
     for source in sources:
         axes = axes_of(source, NUM_TOKENS, value.width) or []
         for axis in axes:

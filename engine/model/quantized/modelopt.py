@@ -81,5 +81,5 @@ def _unpack_nvfp4(parts: dict[str, Tensor]) -> Tensor:
 
 
 def _folded(weight: Tensor, parts: dict[str, Tensor]) -> Tensor:
-    """Make the weight for unscaled inputs. AWQ scales them first, unless a preceding norm does it."""
+    """Make the weight for unscaled inputs. AWQ scales them, unless the norm before does."""
     return weight * parts[_BEFORE].float() if _BEFORE in parts else weight
