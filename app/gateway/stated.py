@@ -59,7 +59,16 @@ CALLED_WITH = "a JSON object, as text or as it is"
 CalledWith = Annotated[
     LongText,
     BeforeValidator(_written),
-    WithJsonSchema({"type": ["string", "object", "null"], "default": NO_ARGUMENTS}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "maxLength": MAX_TEXT},
+                {"type": "object", "maxProperties": MAX_TEXT // _ENTRY_BYTES},
+                {"type": "null"},
+            ],
+            "default": NO_ARGUMENTS,
+        }
+    ),
 ]
 # The vocabulary limits them further.
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
