@@ -267,6 +267,8 @@ def with_swap(
 
 def release_pinned() -> None:
     """Free the pinned memory that torch caches. The oldest supported torch cannot do it."""
+    if not torch.cuda.is_available():
+        return
     if (empty := getattr(torch.accelerator.memory, "empty_host_cache", None)) is not None:
         empty()
 
