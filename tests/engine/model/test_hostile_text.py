@@ -5,7 +5,7 @@ The request at fault ends with a sentence, and the next one is served.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage, LoadRequest
 from engine.api.errors import InvalidRequestError
-from engine.model import loader
 from engine.model.loader import load_model
-from engine.text.pool import encoding
+from engine.text.pool import EncoderPool
 from tests.support.checkpoints import save_checkpoint
 from tests.support.zoo import VOCAB_SIZE
 
@@ -80,7 +79,7 @@ def test_text_that_never_ends_ends_its_own_request_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader, "encoding", partial(encoding, seconds=SECONDS))
+    monkeypatch.setattr(EncoderPool, "begin", partialmethod(EncoderPool.begin, seconds=SECONDS))
     save_checkpoint(tmp_path)
     byte_pairs(pattern, template).save_pretrained(tmp_path)
     request = LoadRequest(str(tmp_path), device="cpu", dtype="float32", num_blocks=40)
