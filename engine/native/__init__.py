@@ -18,37 +18,37 @@ _MODULE = f"{__name__}._native"
 
 
 def kernels() -> ModuleType | None:
-    """The compiled module, set to the level in force and to the threads that it may use.
+    """Load the compiled module, set to the level and the number of threads in force.
 
-    The level is the best that the processor has, or the one that the environment names. There is a
-    thread for each core that this process may use, or fewer if `OMP_NUM_THREADS` says so.
+    The level is the best one of the processor, or the one named by the environment. There is a
+    thread for each core available to this process, or fewer if `OMP_NUM_THREADS` says so.
 
     Returns:
         the module, or None if there are no kernels; `why_not` then says why.
 
     Raises:
-        InvalidConfigError: the environment names something that is no level, or a level that this
-            processor lacks.
+        InvalidConfigError: the environment names an unknown level, or one that this processor
+            lacks.
     """
     return _load()[0]
 
 
 def why_not() -> str:
-    """A clause that says why there are no kernels, and what to do if something can be done.
+    """Why there are no kernels, and the remedy if there is one, as a clause.
 
     It is empty if there are kernels.
 
     Raises:
-        InvalidConfigError: as `kernels`.
+        InvalidConfigError: see `kernels`.
     """
     return _load()[1]
 
 
 def check() -> None:
-    """Refuse a level that the environment names and that cannot be had, before a slow loading.
+    """Refuse an unavailable level in the environment, before a slow load.
 
     Raises:
-        InvalidConfigError: as `kernels`.
+        InvalidConfigError: see `kernels`.
     """
     if os.environ.get(VARIABLE):
         _load()  # This takes 3 ms and starts no thread.
@@ -81,14 +81,14 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 def _threads() -> int:
-    """Cores that this process may use, up to the limit of OpenMP, which torch obeys as well."""
+    """Cores available to this process, up to OpenMP's limit, which torch obeys as well."""
     cores = len(os.sched_getaffinity(0))
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return min(cores, int(limit)) if limit.isdecimal() and int(limit) > 0 else cores
 
 
 def _left_out() -> str:
-    """What the build said when it left the extension out."""
+    """The message of the build when it omitted the extension."""
     for folder in __path__:
         try:
             return (Path(folder) / "left_out.txt").read_text(encoding="utf-8").strip()

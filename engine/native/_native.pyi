@@ -1,7 +1,7 @@
 from typing import Any, Protocol, TypeAlias
 
 class Array(Protocol):
-    """What DLPack can hand over on the CPU: a torch tensor, a numpy array."""
+    """An array with DLPack on the CPU: a torch tensor, a numpy array."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 

@@ -1,7 +1,7 @@
 // Activation functions of 16 floats. Largest relative errors against float64 from -5 up: silu
 // 1.8e-7, sigmoid 1.5e-7, tanh 2.6e-7, softplus 2.7e-7, quick_gelu 7e-7, gelu 8e-7, gelu_tanh 2e-6;
-// below, where the gelus vanish, what rounding the argument of exp costs grows with it. NaN stays
-// NaN; +inf, and -inf where the formula does not multiply it by 0, give the limit.
+// below, where the gelus vanish, the error from rounding exp's argument grows with it. NaN stays
+// NaN; +inf, and -inf unless the formula multiplies it by 0, give the limit.
 #pragma once
 
 #include "simd.hpp"
@@ -49,8 +49,8 @@ inline f32x16 gelu_tanh(f32x16 x) {
   return x * sigmoid(twice);
 }
 
-// max(x, 0) + log(1 + z) with z = e^-|x|, where log(1 + z) = 2 artanh(s) with s = z / (2 + z), by its
-// series: of s up to 1 / 3, what comes after s^17 is below float's rounding.
+// max(x, 0) + log(1 + z) with z = e^-|x|, where log(1 + z) = 2 artanh(s) with s = z / (2 + z), by
+// its series: for s up to 1 / 3, terms after s^17 are below float's rounding.
 inline f32x16 softplus(f32x16 x) {
   const f32x16 zero = {};
   const f32x16 z = exp(-max(x, -x));

@@ -31,7 +31,7 @@ inline DType dtype_of(const Array& array, const char* name) {
   refuse(name, "must be float32 or bfloat16");
 }
 
-// A dimension of one has whatever stride its maker gave it.
+// A dimension of length 1 may have any stride.
 inline void check_contiguous(const Array& array, const char* name) {
   int64_t stride = 1;
   for (size_t i = array.ndim(); i-- > 0;) {
@@ -40,7 +40,7 @@ inline void check_contiguous(const Array& array, const char* name) {
   }
 }
 
-// Numbers beside each other.
+// Adjacent numbers.
 template <class T>
 T* vector(const Array& array, int64_t size, const char* name) {
   if (array.dtype() != nb::dtype<T>() || array.ndim() != 1) refuse(name, "has the wrong type or rank");
@@ -53,7 +53,7 @@ T* vector(const std::optional<Array>& array, int64_t size, const char* name) {
   return array ? vector<T>(*array, size, name) : nullptr;
 }
 
-// A matrix to read; its rows may lie on each other, as an expanded row does.
+// A matrix to read; its rows may overlap, as in an expanded row.
 inline Rows rows_of(const Array& array, const char* name) {
   if (array.ndim() != 2) refuse(name, "must have two dimensions");
   if (array.shape(1) > 1 && array.stride(1) != 1) refuse(name, "has columns that are not adjacent");
@@ -85,7 +85,7 @@ inline Tables tables_of(const Array& array, int64_t rows, const char* name) {
   return {static_cast<const int64_t*>(array.data()), width, rows > 1 ? array.stride(0) : width};
 }
 
-// Of a matrix: more than any has, and few enough that products do not overflow.
+// For a matrix: more than any model has, and few enough that products do not overflow.
 constexpr int64_t kMostFeatures = int64_t{1} << 30;
 
 // Numbers in packed weights.
@@ -107,7 +107,7 @@ inline void* packed_of(const Array& array, int64_t n, int64_t k, DType dtype, co
   return array.data();
 }
 
-// How weights of so many bits are quantized.
+// The quantization of weights with this many bits.
 inline Quantization quantization_of(int64_t bits, int64_t group, bool has_zeros) {
   Coding coding = Coding::none;
   for (const Coding one : {Coding::int4, Coding::int5, Coding::int6, Coding::int8}) {
@@ -151,7 +151,7 @@ inline uint16_t* halves_of(const Array& array, int64_t rows, int64_t columns, co
   return static_cast<uint16_t*>(array.data());
 }
 
-// The table of an embedding of this width and type.
+// The table of an embedding with this width and type.
 inline const void* table_of(const Array& table, bool packed, int64_t vocab_size, int64_t width,
                             DType dtype, const std::optional<Quantization>& quantization) {
   check_at_least(vocab_size, 1, "vocab_size");

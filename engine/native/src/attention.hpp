@@ -1,5 +1,5 @@
-// Paged attention. A (query, head) pair is a row; the rows of one item are those of all its queries
-// and of all heads that share its key/value head, so that what is read of the cache serves all.
+// Paged attention. A (query, head) pair is a row; an item's rows are those of all its queries and
+// of all heads that share its key/value head, so that each read of the cache serves all of them.
 #pragma once
 
 #include "activation.hpp"
@@ -9,14 +9,14 @@
 
 namespace batchdeck::LEVEL::attention {
 
-// A running maximum is left as it is until scores pass it by this many powers of two: rows are
-// scaled anew a few times in a context, not at every step, and weights of up to 2^8 lose nothing.
+// A running maximum is unchanged until scores exceed it by this many powers of two: rows are
+// rescaled a few times in a context, not at every step, and weights of up to 2^8 lose nothing.
 constexpr float kSlack = 8;
 
-// Memory cut into arrays, each aligned to 64 bytes.
+// Memory divided into arrays, each aligned to 64 bytes.
 class Carver {
  public:
-  // Without memory it only counts.
+  // Without memory it only counts bytes.
   explicit Carver(void* memory) : memory_(static_cast<char*>(memory)) {}
   template <class V>
   V* take(int64_t count) {
@@ -31,7 +31,8 @@ class Carver {
   int64_t used_ = 0;
 };
 
-// One head of a group and query of a row (of a step): numbers over their sum, to the step's output.
+// One head of a group and query of a row (of a step): its numbers divided by their sum, to the
+// step's output.
 template <class T>
 inline void write_row(const AttentionArgs& args, int64_t step_row, int64_t query, int64_t head,
                       float most, float sum, const float* numbers) {
@@ -95,14 +96,14 @@ class Attention {
 
   int64_t position(int64_t row) const { return start_ + item_.query + row / group_; }
 
-  // The tokens that a query at `position` sees of this share are [from, to).
+  // A query at `position` attends to the tokens [from, to) of this share.
   int64_t from(int64_t position) const {
     const int64_t share = item_.begin * kBlock;
     return args_.window == 0 ? share : max(share, position - args_.window + 1);
   }
   int64_t to(int64_t position) const { return min(item_.end * kBlock, position + 1); }
 
-  // Queries row by row, filled up with zeros, and nothing seen so far. Tiles take 16 rows at least.
+  // Queries row by row, padded with zeros, before any token is read. Tiles take at least 16 rows.
   void start() {
     const int64_t depth = depth_ * kUnit<T>;
     const int64_t padded = kTiled<T> ? round_up(rows_, 16) : rows_;
@@ -130,15 +131,15 @@ class Attention {
     std::memset(sums_, 0, size_t(round_up(rows_, kLanes) * kLanes) * sizeof(float));
   }
 
-  // The item's part of a step. Steps lie at fixed places of the context, so that a query's result
-  // is the same whatever queries stand beside it in the item.
+  // The item's part of a step. Steps are at fixed places of the context, so that a query's result
+  // does not depend on the other queries of the item.
   void take(int64_t number) {
     const int64_t base = number * kStepBlocks;
     Step step{.low = max<int64_t>(item_.begin - base, 0), .high = min(item_.end - base, kStepBlocks),
               .keys = {}, .values = {}, .next_keys = {}, .next_values = {}};
     constexpr int64_t kAtOnce = kBlocksAtOnce<T>;
     for (int64_t b = step.low / kAtOnce * kAtOnce; b < round_up(step.high, kAtOnce); b++) {
-      // Where tiles want a pair and only one block is read, the other's scores are masked.
+      // If tiles need a pair and only one block is read, the other's scores are masked.
       const bool is_read = b >= step.low && b < step.high;
       const auto block = Reading::at(args_, item_, base + (is_read ? b : step.low));
       const auto next = is_read ? ahead_.next() : block;
@@ -165,7 +166,7 @@ class Attention {
 
   // Scores to weights 2^(score - maximum), with the running maxima and sums.
   void soften(const Tile& tile, int64_t base, const Step& step) {
-    // Where all rows see a block whole, it needs no mask.
+    // If all rows attend to a whole block, it needs no mask.
     const int64_t whole_from = ceil_div(from(tile.latest) - base, kBlock);
     const int64_t whole_to = (to(tile.earliest) - base) / kBlock;
     const bool is_cut = step.low < whole_from || step.high > whole_to;
@@ -208,7 +209,7 @@ class Attention {
     }
   }
 
-  // Leaves alone the blocks [whole_from, whole_to).
+  // Skips the blocks [whole_from, whole_to).
   void mask(float* row, int64_t position, int64_t base, const Step& step, int64_t whole_from,
             int64_t whole_to) const {
     const int64_t first = from(position) - base, last = to(position) - base;
@@ -220,7 +221,7 @@ class Attention {
     }
   }
 
-  // Takes a new maximum of a row into account; its scores are reckoned from what is returned.
+  // Applies a new maximum of a row; returns the maximum from which its scores are computed.
   float raise(int64_t row, float top) {
     const float before = most_[row];
     if (top > before + kSlack) {
@@ -238,7 +239,7 @@ class Attention {
 
   // The result, or a part of it.
   void finish() {
-    // Of each row one sum, in place of those of the first rows.
+    // One sum for each row, in place of those of the first rows.
     for (int64_t first = 0; first < rows_; first += kLanes) {
       Lanes lanes[kLanes];
       for (int r = 0; r < kLanes; r++) lanes[r] = load_as<Lanes>(sums_ + (first + r) * kLanes);
@@ -264,7 +265,7 @@ class Attention {
   const AttentionArgs& args_;
   const Cache& cache_;
   const AttentionItem& item_;
-  Reading& ahead_;  // of what is computed
+  Reading& ahead_;  // of the next steps
   const int64_t group_, rows_;
   const int64_t depth_;  // units of a key
   const int64_t width_;  // of a row of `out_`

@@ -9,14 +9,14 @@ namespace {
 constexpr int64_t kItemRows = 128;
 // Numbers of keys, and as many of values, that an item reads: 256 KB in bfloat16.
 constexpr int64_t kItemNumbers = 1 << 16;
-// Items make a piece together, up to twice what one may read, so that only the first waits for memory: 8
-// sequences of 128 tokens take 13 us a layer, and 20 in six pieces a thread; 32 of 1,024 take 485 us,
-// and 512 where each item is a piece (two threads of Zen 5, 14 and 2 heads of 64). Whoever takes the last
-// piece leaves the others idle for this share at most.
+// Items make a piece together, up to twice what one may read, so that only the first waits for
+// memory: 8 sequences of 128 tokens take 13 us a layer, and 20 in six pieces a thread; 32 of 1,024
+// take 485 us, and 512 if each item is a piece (two threads of Zen 5, 14 and 2 heads of 64). The
+// thread with the last piece leaves the others idle for at most this share.
 constexpr int64_t kPiecesAThread = 3;
-// A row of more items than this for each head keeps all cores busy without a split of its context.
+// A row of more items than this for each head keeps all cores busy without splitting its context.
 constexpr int64_t kFewItems = 4;
-// Parts of a few queries, counted by (query, head) pairs in each: 1 MB where values have 128 numbers.
+// Parts of a few queries, counted by (query, head) pairs in each: 1 MB with values of 128 numbers.
 // Sequences may share a context, so that nothing else bounds the parts of a step.
 constexpr int64_t kPartRows = 2048;
 // Shares of a context begin where steps of the kernel begin, in blocks.
@@ -24,13 +24,13 @@ constexpr int64_t kAlignment = 8;
 
 int64_t most_queries_of(int64_t group) { return std::max<int64_t>(1, kItemRows / group); }
 
-// Into how many shares so many blocks are cut, for so many (query, head) pairs in all heads.
+// The number of shares for this many blocks, for this many (query, head) pairs in all heads.
 int64_t shares_of(int64_t blocks, int64_t pairs, int64_t value_dim) {
   const int64_t share = std::max(kAlignment, kItemNumbers / value_dim / kBlock);
   return std::min(ceil_div(blocks, share), std::max<int64_t>(1, kPartRows / pairs));
 }
 
-// Runs of items of about equal work, in blocks that are read or computed.
+// Runs of items of about equal work, in blocks to read or compute.
 std::vector<int64_t> pieces_of(const std::vector<AttentionItem>& items, int64_t value_dim,
                                int threads) {
   const auto work = [](const AttentionItem& item) {
@@ -101,7 +101,7 @@ int64_t most_plan_bytes(int64_t rows, int64_t tokens, int64_t longest, int64_t h
   const int64_t cuts = rows + tokens / most_queries_of(heads / kv_heads);
   const int64_t shares = shares_of(ceil_div(longest, kBlock), heads, value_dim);
   const int64_t pairs = shares == 1 ? 0 : std::min(tokens * heads * shares, cuts * kPartRows);
-  // Vectors may have twice the room that they need, and half of it once more while they are sorted.
+  // Vectors may have twice the capacity that they need, and half of it once more during sorting.
   const int64_t vectors = cuts * kv_heads * ((5 * shares * int64_t(sizeof(AttentionItem)) / 2) +
                                              2 * shares * int64_t(sizeof(int64_t)) +
                                              2 * int64_t(sizeof(AttentionMerge)));

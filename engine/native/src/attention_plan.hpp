@@ -1,4 +1,4 @@
-// How a step's attention is cut into items.
+// How a step's attention is divided into items.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,14 @@ struct AttentionPlan {
 };
 
 // The items of rows at positions [starts[r], starts[r] + counts[r]), the most expensive first, for
-// layers with this window (0: none), and their pieces for so many threads. A row is cut into items
-// the same way whatever rows stand beside it and however many threads there are, so that its result
-// is the same too.
+// layers with this window (0: none), and their pieces for this many threads. A row's items do not
+// depend on the other rows or the number of threads, so that its result does not either.
 AttentionPlan plan_attention(int64_t rows, const int64_t* starts, const int64_t* counts,
                              int64_t heads, int64_t kv_heads, int64_t value_dim, int64_t window,
                              int threads);
 
-// Bytes that the parts of a step take at most, and its plans for layers with and without a window,
-// for contexts up to `longest` tokens.
+// Most bytes of a step's parts, and of its plans for layers with and without a window, for contexts
+// up to `longest` tokens.
 int64_t most_plan_bytes(int64_t rows, int64_t tokens, int64_t longest, int64_t heads,
                         int64_t kv_heads, int64_t value_dim);
 

@@ -8,15 +8,16 @@
 
 namespace batchdeck::LEVEL::attention {
 
-// Rows that a loop over registers takes at once, and the sums that there are registers for.
+// Rows that a loop over registers processes at once, and the number of sums that fit into
+// registers.
 constexpr int kGang = 8;
 #ifdef __AVX512F__
 constexpr int kSums = 16;
 #else
 constexpr int kSums = 10;
 #endif
-// Registers of each of R rows, so that what is loaded for a row serves several and enough sums run
-// beside each other.
+// Registers for each of R rows, so that a loaded value serves several and enough sums run in
+// parallel.
 template <int R>
 constexpr int kBeside = R * 4 <= kSums ? 4 : R * 2 <= kSums ? 2 : 1;
 
@@ -60,9 +61,10 @@ inline Words load_words(const uint32_t* from, int64_t count) {
 // Registers of a row of a block.
 constexpr int kParts = int(kBlock) / kLanes;
 
-// Both products ask for what `Step` says is next, a line for each that they read: for a step's blocks in
-// one go they would wait before it is computed. Contexts of 2,048 tokens of 32 sequences were read so at
-// 12 GB/s, and now are at 26 (benchmarks.attention, AVX-512, two Zen 5 cores).
+// Both products prefetch the blocks that `Step` lists as next, a line for each that they read:
+// prefetching a step's blocks in one go would stall before the computation. Contexts of 2,048
+// tokens of 32 sequences were read so at 12 GB/s, and now are at 26 (benchmarks.attention, AVX-512,
+// two Zen 5 cores).
 
 // scores[r][tokens] of R rows and the V registers of tokens from `first` on in the step. `query` has
 // rows of `depth` units.
@@ -93,7 +95,7 @@ inline void score_tokens(const Operand<T>* query, int64_t depth, const Step& ste
 }
 
 // out[r][columns] += weights[r][tokens] * values[tokens][columns], for R rows and V registers of
-// columns of which the last has `tail`, which may be known when this is compiled. Rows of values are
+// columns of which the last has `tail`, which may be a compile-time constant. Rows of values are
 // `value_dim` units apart.
 template <class T, int R, int V, class Tail>
 inline void add_values(const Operand<T>* weights, const Step& step, int64_t column, Tail tail,
@@ -128,7 +130,8 @@ inline void add_values(const Operand<T>* weights, const Step& step, int64_t colu
   }
 }
 
-// A function for each number of rows: together in one, gcc 12 moves sums from register to register.
+// A separate function for each number of rows: together in one, gcc 12 moves sums between
+// registers.
 template <class T, int R>
 __attribute__((noinline)) void score_rows(const Operand<T>* query, int64_t depth, const Step& step,
                                           float* scores) {
@@ -179,8 +182,8 @@ inline void score(const Operand<T>* query, int64_t rows, int64_t depth, const St
   }
 }
 
-// Makes the step's values ready for `weigh`; the first `tokens` are the context's. What lies in a
-// slot past them may be NaN, and 0 * NaN is NaN. `memory` holds prepared_values<T>(cache).
+// Prepares the step's values for `weigh`; the first `tokens` are the context's. Slots past them may
+// contain NaN, and 0 * NaN is NaN. `memory` holds prepared_values<T>(cache).
 template <class T>
 constexpr int64_t prepared_values(const Cache& cache) {
   const int64_t turned = cache.values != nullptr ? 0 : kTiled<T> ? 1 : kStepBlocks - 1;

@@ -1,17 +1,17 @@
-// What attention reads of the cache, ahead of what it computes.
+// Prefetches the cache blocks that attention reads next.
 #pragma once
 
 #include "simd.hpp"
 
 namespace batchdeck::LEVEL::attention {
 
-// Blocks that are fetched before the first is computed; one more then with each.
+// Blocks that are fetched before the first is computed; then one more with each.
 constexpr int64_t kAhead = 4;
 
 // The blocks that a piece's items read, one after another.
 class Reading {
  public:
-  // Values that are in their keys are where the keys are.
+  // Values within their keys have the address of the keys.
   struct Block {
     const uint32_t *keys, *values;
   };
@@ -31,7 +31,7 @@ class Reading {
                       unit * value_unit(cache.value_dim) * size / 4};
   }
 
-  // The next block; again the last where there is no other.
+  // The next block; the last one again if there is no other.
   Block next() {
     while (item_ != last_ && block_ == item_->end) {
       if (++item_ != last_) block_ = item_->begin;

@@ -1,4 +1,4 @@
-// The matrix products of attention in tiles of bfloat16, where the processor has any (AMX).
+// The matrix products of attention in tiles of bfloat16, if the processor has them (AMX).
 #pragma once
 
 #include "attention_step.hpp"
@@ -7,7 +7,7 @@ namespace batchdeck::LEVEL::attention {
 
 #ifdef __AMX_BF16__
 
-// What was written before is in memory: the compiler does not know that tiles read it.
+// Forces earlier writes to memory: the compiler does not know that tiles read it.
 inline void settle() { __asm__ volatile("" ::: "memory"); }
 
 // All eight tiles are whole: 16 rows of 64 bytes.
@@ -26,7 +26,7 @@ class Tiles {
   ~Tiles() { _tile_release(); }
 };
 
-// Units from row to row of a tile that lies by itself.
+// Units between rows of a separate tile.
 constexpr int64_t kTileUnits = 256;
 
 // scores of M tiles of 16 rows and two blocks. `query` has rows of `depth` units.

@@ -1,4 +1,4 @@
-// Values that are in their keys, turned from how keys lie to how values lie.
+// Values within their keys, transposed from the layout of keys to that of values.
 #pragma once
 
 #include "attention_step.hpp"
@@ -29,8 +29,8 @@ inline void turn_numbers(const uint32_t* keys, int64_t first, int64_t last, int6
 
 #ifdef __AVX512F__
 
-// Rows and columns are of groups of L units; the square blocks of S by S groups beside the diagonal
-// change places.
+// Rows and columns consist of groups of L units; the square blocks of S by S groups beside the
+// diagonal are exchanged.
 template <int S, int L, int... I>
 inline void exchange(u32x16& a, u32x16& b, std::integer_sequence<int, I...>) {
   const u32x16 upper = __builtin_shufflevector(a, b, (I / L % (2 * S) < S ? I : 16 + I - S * L)...);
@@ -45,7 +45,7 @@ inline void transpose(u32x16 (&rows)[16 / L]) {
   if constexpr (S > 1) transpose<L, S / 2>(rows);
 }
 
-// Pairs of numbers of two tokens, beside each other, as pairs of tokens of two numbers.
+// Adjacent pairs of numbers of two tokens, as pairs of tokens of two numbers.
 inline u32x16 exchange_halves(u32x16 units) {
   typedef uint16_t u16x32 __attribute__((vector_size(64)));
   const u16x32 halves = load_as<u16x32>(&units);
@@ -55,7 +55,7 @@ inline u32x16 exchange_halves(u32x16 units) {
   return load_as<u32x16>(&turned);
 }
 
-// All numbers of a block: 512 in bfloat16 take 0.15 us, and one by one 4.
+// All numbers of a block: 512 in bfloat16 take 0.15 us, and 4 us one by one.
 template <class T>
 inline void turn_block(const uint32_t* keys, int64_t value_dim, uint32_t* values) {
   constexpr int L = int(kUnit<T>), R = 16 / L;  // of 16 numbers, R rows of keys make R of values

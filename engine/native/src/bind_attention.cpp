@@ -14,7 +14,7 @@
 namespace batchdeck {
 namespace {
 
-// Rows of `heads` heads beside each other; returns the numbers of a head.
+// Rows of `heads` adjacent heads; returns the numbers of a head.
 int64_t head_size(const Rows& rows, int64_t heads, const char* name) {
   if (heads < 1 || rows.width < heads || rows.width % heads != 0) {
     refuse(name, "has " + std::to_string(rows.width) + " columns, which " + std::to_string(heads) +
@@ -53,7 +53,7 @@ void store(const Array& keys, const std::optional<Array>& values, const Array& s
   run_pieces(level.store_pieces, level.store, args);
 }
 
-// Rows' places and counts, and where their tokens begin in the packed step.
+// Starts and counts of rows, and where their tokens begin in the packed step.
 struct Spans {
   int64_t rows;
   const int64_t* starts;

@@ -1,4 +1,4 @@
-// Norms, rotation, embeddings and what goes number by number, each on its own.
+// Norms, rotation, embeddings and elementwise operations, each on its own.
 #include <cstdlib>
 
 #include "arrays.hpp"
@@ -14,7 +14,7 @@ std::string shape_text(int64_t rows, int64_t width) {
   return "[" + std::to_string(rows) + ", " + std::to_string(width) + "]";
 }
 
-// Of the dtype and shape of another.
+// Checks for the dtype and shape of another.
 void check_like(const Rows& rows, const char* name, const Rows& other, const char* other_name) {
   if (rows.dtype != other.dtype) refuse(name, std::string("is not of the dtype of ") + other_name);
   if (rows.rows != other.rows || rows.width != other.width) {
@@ -23,7 +23,7 @@ void check_like(const Rows& rows, const char* name, const Rows& other, const cha
   }
 }
 
-// To be written from another of its dtype and shape: where they share memory, row upon row.
+// Checks an output with the dtype and shape of its input: if they share memory, row upon row.
 void check_over(const Rows& rows, const char* name, const Rows& other, const char* other_name) {
   check_like(rows, name, other, other_name);
   if (rows.rows == 0 || rows.width == 0) return;

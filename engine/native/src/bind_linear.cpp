@@ -1,4 +1,4 @@
-// pack_linear, packed_size, linear, and what they need of memory.
+// pack_linear, packed_size, linear, and their memory.
 #include <malloc.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
@@ -44,7 +44,7 @@ void check_zeros(const Quantization& quantization, const std::optional<Array>& z
   refuse("zeros", zeros ? "are given, but the quantization has none" : "are missing");
 }
 
-// Codes [n, k] in place of the weights' own numbers: see QuantizeArgs.
+// Replaces weights [n, k] by the values of their codes: see QuantizeArgs.
 void quantize(const Array& weight, const Array& scales, const Quantization& quantization) {
   const Rows rows = writable_rows_of(weight, "weight");
   size_of_packed(rows.rows, rows.width);
@@ -136,7 +136,7 @@ struct Blocks {
   const uint8_t* data = nullptr;
 };
 
-// Row i of what is packed is row rows[i] of all blocks, one array behind the other; -1 fills one up.
+// Row i of the packed weights is row rows[i] of all blocks, concatenated; -1 is padding.
 bool pack_blocks(const std::vector<std::pair<Array, std::string>>& blocks, const Array& rows,
                  int64_t k, const Quantization& quantization, const Array& packed) {
   const auto n = int64_t(rows.ndim() == 1 ? rows.shape(0) : 0);
@@ -240,12 +240,12 @@ void advise_huge(const Array& array) {
   constexpr uintptr_t kPage = 4096;
   const uintptr_t begin = (uintptr_t(array.data()) + kPage - 1) / kPage * kPage;
   const uintptr_t end = (uintptr_t(array.data()) + array.nbytes()) / kPage * kPage;
-  // Advice: where the system does not take it, all works, slower.
+  // Advice only: without it everything works, but slower.
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-// What was freed goes back to the system: holes between matrices that are in use, which the
-// allocator would keep.
+// Returns freed memory to the system: holes between matrices in use, which the allocator would
+// keep.
 void trim_heap() {
 #ifdef __GLIBC__
   malloc_trim(0);

@@ -39,8 +39,8 @@ class BoundProgram {
              int64_t value_dim) {
     const auto [cache, blocks] =
         cache_of(keys, values.has_value() ? &*values : nullptr, head_dim, value_dim);
-    // May wait for a run to end, which never waits for the interpreter. Then the arrays from before
-    // can go.
+    // May wait for a run to end, which never waits for the interpreter. Then the previous arrays
+    // can be freed.
     program_.set_cache(layer, cache, blocks);
     caches_[layer] = {keys, values};
   }
@@ -148,7 +148,7 @@ class BoundProgram {
     return program_.add(args, false, Limits{.positions = table.rows});
   }
 
-  // No values, where they are in the keys.
+  // No values, if they are in the keys.
   int64_t store(int64_t layer, const View& key_view, const std::optional<View>& value_view) {
     const Cache& cache = program_.cache(layer);
     if (value_view.has_value() != (cache.values != nullptr)) {
@@ -346,7 +346,7 @@ class BoundProgram {
     keep(b);
   }
 
-  // Whose memory the program's pointers lead to.
+  // The owners of the memory to which the program's pointers lead.
   std::vector<Array> kept_;
   std::map<int64_t, std::pair<Array, std::optional<Array>>> caches_;  // keys and values by layer
   Buffers buffers_;

@@ -1,4 +1,4 @@
-// sample: one token of each row of logits.
+// sample: chooses one token of each row of logits.
 #include <algorithm>
 
 #include "arrays.hpp"
@@ -9,7 +9,7 @@
 namespace batchdeck {
 namespace {
 
-// Outside of these ranges nothing may be left to choose from, and the kernel counts on something.
+// Outside these ranges nothing may be left to choose from, which the kernel does not handle.
 template <class T, class F>
 void check_each(const T* numbers, int64_t count, const char* name, const char* range,
                 const F& is_good) {

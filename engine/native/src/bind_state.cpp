@@ -1,4 +1,4 @@
-// What keeps a state of each sequence, each on its own.
+// Operations with a state for each sequence, each on its own.
 #include <vector>
 
 #include "bindings.hpp"
@@ -9,7 +9,7 @@
 namespace batchdeck {
 namespace {
 
-// The rows of a step whose tokens are `tokens` together.
+// The rows of a step with `tokens` tokens in total.
 struct PackedRows {
   StateRows rows;
   std::vector<int64_t> offsets;
@@ -36,7 +36,7 @@ struct PackedRows {
   }
 };
 
-// Both have `slots` states, one for each row at least; no two rows share one.
+// Both have `slots` states, at least one for each row; no two rows share one.
 void convolve(const Array& out, const Array& x, const Array& weight,
               const std::optional<Array>& bias, const std::string& activation, const Array& state,
               const Array& starts, const Array& counts, const Array& slots) {

@@ -1,4 +1,4 @@
-// The parts of the module, a file each.
+// The parts of the module, one in each file.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// Weights as GGUF stores them: rows of blocks, each of codes and their scales (ggml's block types, by the
-// GGUF specification). Those of whole numbers with scales are listed; others are read as floats.
+// Weights as GGUF stores them: rows of blocks, each of codes and their scales (ggml's block types,
+// by the GGUF specification). Types of integers with scales are listed; others are read as floats.
 #pragma once
 
 #include <array>
@@ -13,10 +13,11 @@ enum class BlockType : uint8_t {
   tq1_0, iq3_s, iq3_xxs, iq2_s, iq2_xs, iq2_xxs, iq1_m, iq1_s
 };
 
-// Attributes of a type: features and bytes of a block; and what its codes become: bits, features that share
-// a scale, and whether scales have zeros. Those of IQ4 are looked up in a table of whole numbers of 8 bits.
-// IQ2 has 8, 25 and 43 of either sign, IQ3_XXS twice 2 to 31; IQ3_S has the odd numbers up to 15, and IQ1 has
-// -1, 0 and 1, each an eighth more or less, of which zeros make 4 bits.
+// Attributes of a type: features and bytes of a block; and its packed codes: bits, features that
+// share a scale, and whether scales have zeros. Those of IQ4 are looked up in a table of whole
+// numbers of 8 bits. IQ2 has 8, 25 and 43 of either sign, IQ3_XXS twice 2 to 31; IQ3_S has the odd
+// numbers up to 15, and IQ1 has -1, 0 and 1, each an eighth more or less, of which zeros make 4
+// bits.
 struct BlockLayout {
   const char* name;  // as GGUF has it
   int64_t features, bytes;

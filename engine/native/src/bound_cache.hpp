@@ -13,8 +13,8 @@ struct BoundCache {
   int64_t blocks;
 };
 
-// Of keys [blocks, kv_heads, key_unit] and values [blocks, kv_heads, value_unit], or of keys in which
-// the values are.
+// Made from keys [blocks, kv_heads, key_unit] and values [blocks, kv_heads, value_unit], or from
+// keys that contain the values.
 inline BoundCache cache_of(const Array& keys, const Array* values, int64_t head_dim,
                            int64_t value_dim) {
   const DType dtype = dtype_of(keys, "keys");
@@ -24,7 +24,7 @@ inline BoundCache cache_of(const Array& keys, const Array* values, int64_t head_
   check_at_least(kv_heads, 1, "kv_heads");
   check_at_least(head_dim, 1, "head_dim");
   check_at_least(value_dim, 1, "value_dim");
-  // Units of more numbers than there are would overflow.
+  // Units larger than the array would overflow.
   check_at_most(head_dim, std::max<int64_t>(1, key_numbers), "head_dim");
   check_equal(key_numbers, key_unit(dtype, head_dim), "keys", "numbers a unit");
   if (values == nullptr) {

@@ -14,9 +14,9 @@ namespace batchdeck {
 class BoundExperts {
  public:
   // See `RouteArgs` for how experts are chosen. Each expert computes down(activation(up x)), or
-  // down(activation(gate x) * (up x)) where `gated`: `up` then has gates and ups as LinearArgs wants
-  // them, 2 * round_up(inner, 16) features. Packed weights of all experts lie one after the other, as
-  // do biases, [experts, features] float32. Each of both products may be quantized.
+  // down(activation(gate x) * (up x)) if `gated`: `up` then has gates and ups in the layout of
+  // LinearArgs, 2 * round_up(inner, 16) features. Packed weights of all experts are consecutive, as
+  // are biases, [experts, features] float32. Either product may be quantized.
   BoundExperts(int64_t experts, int64_t chosen, const std::string& score,
                const std::optional<Array>& correction, int64_t groups, int64_t kept_groups,
                int64_t group_best, bool normalised, float scale, const std::optional<Array>& factors,

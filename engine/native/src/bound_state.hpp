@@ -1,4 +1,4 @@
-// Arguments of what keeps a state of each sequence, from Python.
+// Arguments of operations with a state for each sequence, from Python.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace batchdeck {
 
-// Memory of states: how many slots, and where. Each has `numbers` of `dtype`.
+// Memory of states: the number of slots, and the address. Each slot has `numbers` of `dtype`.
 struct StateMemory {
   int64_t slots;
   void* data;
@@ -23,7 +23,7 @@ inline StateMemory state_of(const Array& array, DType dtype, int64_t numbers) {
   return {slots, array.data()};
 }
 
-// `x` and `out`, of one shape and type, apart from each other; all but the rows of a step.
+// All but the rows of a step. `x` and `out` have the same shape and type, and do not overlap.
 inline ConvolveArgs convolve_of(const Rows& out, const Rows& x, const Array& weight,
                                 const std::optional<Array>& bias, const std::string& activation,
                                 void* state) {
@@ -41,13 +41,13 @@ inline ConvolveArgs convolve_of(const Rows& out, const Rows& x, const Array& wei
           .out = out.data, .out_stride = out.stride};
 }
 
-// What a recurrence reads for each token.
+// A recurrence's inputs for each token.
 struct RecurInputs {
   Rows query, key, value, decay;
   std::optional<Rows> beta;
 };
 
-// How a recurrence goes; see RecurArgs.
+// Parameters of a recurrence; see RecurArgs.
 struct RecurWay {
   int64_t key_heads;
   std::optional<Array> decay_bias;

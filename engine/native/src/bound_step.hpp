@@ -19,7 +19,7 @@ class BoundStep {
             const Array& starts, const Array& counts, const Array& block_tables,
             const Array& last_tokens, const std::optional<Array>& states);
 
-  // For the thread that calls, until it lets go: threads that run a step take turns.
+  // Locks the step for the calling thread: threads that run a step take turns.
   std::unique_lock<std::mutex> take_turn() { return std::unique_lock(turn_); }
   Step& step() { return step_; }
 

@@ -1,4 +1,4 @@
-// The memory of a program's values, and how its operations name parts of it.
+// The memory of a program's values, and how its operations identify parts of it.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,19 @@ namespace batchdeck {
 // Buffer, first column, columns.
 using View = std::tuple<int64_t, int64_t, int64_t>;
 
-// All throw std::invalid_argument, with `name`, for a view that is not what they ask for.
+// All throw std::invalid_argument, with `name`, for an unsuitable view.
 class Buffers {
  public:
-  // `per_sample`: it has a row for each row that samples, else one for each token. Returns its
-  // index.
+  // `per_sample`: whether its rows are those that sample, else all tokens. Returns its index.
   int64_t add(const Rows& rows, bool per_sample);
 
   Rows at(const View& view, const char* name) const;
   // With a row for each token.
   Rows tokens(const View& view, const char* name) const;
-  // With the rows, type and width of `x`, which lies at `x_view`.
+  // With the rows, type and width of `x`, whose view is `x_view`.
   Rows like(const View& view, const Rows& x, const View& x_view, const char* name) const;
 
-  // Of a view that `at` has found good.
+  // For a view that `at` has accepted.
   bool is_per_sample(const View& view) const;
   void check_same_rows(const View& view, const View& x_view, const char* name) const;
   // The same with columns up to a multiple of kDepth, which the buffer must have.
@@ -42,7 +41,7 @@ class Buffers {
 
 // Whether two views share columns.
 bool overlap(const View& a, const View& b);
-// They must be the same columns, or have none in common.
+// They must be the same columns, or not overlap.
 void check_same_or_apart(const View& view, const View& other, const char* name);
 
 }  // namespace batchdeck

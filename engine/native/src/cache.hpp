@@ -5,7 +5,7 @@
 
 namespace batchdeck::LEVEL {
 
-// Keys and values of heads that a piece stores, 4 us for heads of 128: what they are written to comes from
+// Keys and values of heads in a piece, 4 us for heads of 128: their destination is fetched from
 // memory line by line, and two threads wait for half of it each.
 constexpr int64_t kStoreUnits = 32;
 
@@ -13,7 +13,7 @@ inline int64_t store_rows(const StoreArgs& args) {
   return max<int64_t>(kStoreUnits / args.cache.kv_heads, 1);
 }
 
-// A column of the unit: its numbers lie a vector apart, pairs of them where they are bfloat16.
+// A column of the unit: its numbers are a vector apart, in pairs for bfloat16.
 inline void store_key(const float* key, int64_t head_dim, int64_t place, float* unit) {
   for (int64_t d = 0; d < head_dim; d++) unit[d * kBlock + place] = key[d];
 }
@@ -31,7 +31,7 @@ inline void store_key(const bf16* key, int64_t head_dim, int64_t place, bf16* un
 inline void store_value(const float* value, int64_t value_dim, int64_t place, float* unit) {
   std::memcpy(unit + place * value_dim, value, size_t(value_dim) * sizeof(float));
 }
-// Every second number of a line is another token's, and may be written by another thread.
+// Every second number of a line belongs to another token, and another thread may write it.
 inline void store_value(const bf16* value, int64_t value_dim, int64_t place, bf16* unit) {
   bf16* to = unit + place / 2 * value_dim * 2 + place % 2;
   int64_t d = 0;

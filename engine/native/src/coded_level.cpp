@@ -1,5 +1,5 @@
-// What a level of instructions has of its own that differs from AVX2 in products of codes alone; LEVEL is
-// its name (CMakeLists.txt).
+// The functions of a level of instructions that differ from AVX2 only in products of codes; LEVEL
+// is its name (CMakeLists.txt).
 #include "codes.hpp"
 #include "level_name.hpp"
 #include "linear.hpp"

@@ -5,7 +5,7 @@
 namespace batchdeck {
 namespace {
 
-// Codes begin on a cache line, and the groups lie behind them.
+// Codes begin on a cache line, and the groups follow them.
 struct Room {
   Room(const LinearArgs& args, int64_t rows)
       : groups(ceil_div(args.k, args.quantization.group)),

@@ -1,4 +1,4 @@
-// What products with quantized weights multiply: rows of x as codes.
+// Inputs of products with quantized weights: rows of x as codes.
 #pragma once
 
 #include "kernels.hpp"
@@ -8,9 +8,9 @@ namespace batchdeck {
 // Memory for the codes of one product's x at a time.
 class CodedMemory {
  public:
-  // Room for `rows` rows of such products, so that `code` allocates nothing for as many.
+  // Allocates for `rows` rows of such products, so that `code` need not.
   void reserve(const LinearArgs& args, int64_t rows);
-  // Where the weights are quantized, codes x on the pool and sets `args.coded`.
+  // If the weights are quantized, codes x on the pool and sets `args.coded`.
   void code(const Kernels& kernels, LinearArgs& args);
 
  private:

@@ -1,4 +1,4 @@
-// Rows of x as whole numbers.
+// Rows of x as integers.
 #pragma once
 
 #include <cfloat>
@@ -9,10 +9,11 @@
 
 namespace batchdeck::LEVEL {
 
-// What codes of x are multiplied as. With VNNI four of a byte lie beside each other, in planes of upper and of
-// lower bytes. Without, products are of 16 bits, and so are codes, in the order (0, 2, 1, 3), as the even and
-// the odd bytes of a weight's four: products of bytes, whose sums of 16 bits overflow after a few, make two
-// thirds as many (32 rows of Q4_0, two Zen 5 cores held to AVX2).
+// The type of x's codes in products. With VNNI four codes of a byte are adjacent, in planes of
+// upper and of lower bytes. Without, products are of 16 bits, and so are codes, in the order (0, 2,
+// 1, 3), like the even and the odd bytes of a weight's four: products of bytes, whose sums of 16
+// bits overflow after a few, compute two thirds as many (32 rows of Q4_0, two Zen 5 cores limited
+// to AVX2).
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 using CodeOf = int8_t;
 #else
@@ -26,7 +27,7 @@ inline int64_t code_rows_pieces(const CodeRowsArgs& args, int) {
   return row_pieces(args.rows, args.width, kCodeRowsPiece);
 }
 
-// body(numbers, i) for each register of [count] numbers; the last is filled up with zeros.
+// body(numbers, i) for each register of [count] numbers; the last is padded with zeros.
 template <class T, class F>
 inline void each_register(const T* x, int64_t count, const F& body) {
   int64_t i = 0;
@@ -43,7 +44,7 @@ inline void store_codes(int8_t* to, Ints whole) {
   std::memcpy(to, &bytes, sizeof bytes);
 }
 #else
-// `order` is which bytes of each four numbers are kept, first.
+// `order` lists the bytes of each four numbers to keep, first.
 template <class Code>
 inline void store_codes(Code* to, Ints whole, __m128i order) {
   const __m256i codes = _mm256_shuffle_epi8((__m256i)whole, _mm256_broadcastsi128_si256(order));
@@ -58,7 +59,7 @@ inline void store_codes(int16_t* to, Ints whole) {
 }
 #endif
 
-// The codes of a register, from place `i` on: planes are `stride` codes from each other.
+// The codes of a register, from index `i` on: planes are `stride` codes apart.
 #ifndef __AVX512F__
 inline void put_codes(int16_t* codes, int64_t, int64_t i, Ints whole) { store_codes(codes + i, whole); }
 #endif
@@ -71,13 +72,13 @@ inline void put_codes(int8_t* codes, int64_t stride, int64_t i, Ints whole) {
 // [count] numbers, at most a group, as codes.
 template <class T, class Code>
 inline CodedGroup code_group(const T* x, int64_t count, int64_t group, Code* codes, int64_t stride) {
-  // Sizes of numbers are in the order of their bits, NaN the last.
+  // Absolute values are ordered like their bits, NaN the last.
   Ints most = {};
   each_register(x, count, [&](Lanes value, int64_t) { most = max(most, (Ints)value & 0x7fffffff); });
   const int32_t bits = max_of(most);
   const auto greatest = load_as<float>(&bits);
   const bool is_finite = greatest < INFINITY;
-  // Of numbers so small that kMostCode over them is no float, nothing is left.
+  // Numbers so small that kMostCode over them overflows become 0.
   if (!is_finite || greatest <= kMostCode / FLT_MAX) {
     for (int64_t i = 0; i < group; i += kLanes) put_codes(codes, stride, i, Ints{});
     return {is_finite ? 0 : NAN, 0};

@@ -1,4 +1,4 @@
-// Causal convolution by column, with what each sequence keeps of its last rows.
+// Causal convolution by column, with a state of each sequence's last rows.
 #pragma once
 
 #include "activation.hpp"

@@ -6,7 +6,7 @@
 namespace batchdeck {
 namespace {
 
-// AMX state must be asked of Linux, once for a process (Documentation/arch/x86/xstate.rst).
+// AMX state must be requested from Linux, once for a process (Documentation/arch/x86/xstate.rst).
 bool may_use_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -20,7 +20,7 @@ struct Features {
   unsigned a = 7, b = 0, c, d = 0;
 };
 
-// Whether processor and system let a level run. What else x86-64-v3 has came with AVX2 or before.
+// Whether processor and system support a level. The rest of x86-64-v3 came with AVX2 or before.
 bool runs(const std::string& name) {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

@@ -1,4 +1,4 @@
-// What the processor can run.
+// Capabilities of the processor.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace batchdeck {
 
-// The levels of instructions that processor and system let us run, the best first.
+// The levels of instructions that processor and system support, the best first.
 std::vector<std::string> levels();
 
 }  // namespace batchdeck

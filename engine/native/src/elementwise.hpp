@@ -10,7 +10,7 @@ namespace batchdeck::LEVEL {
 // in two pieces on two (bf16, Sapphire Rapids).
 constexpr int64_t kElementwisePiece = 1 << 14;
 
-// A piece is some rows, or, where a row is long, a part of its columns.
+// A piece is some rows, or, if a row is long, a part of its columns.
 inline int64_t column_parts(const ElementwiseArgs& args) {
   return args.width <= kElementwisePiece ? 1 : ceil_div(args.width, kElementwisePiece);
 }
@@ -18,8 +18,8 @@ inline int64_t column_parts(const ElementwiseArgs& args) {
 inline float widened(float value) { return value; }
 inline float widened(bf16 value) { return widen(value); }
 
-// The numbers of y for columns [i, i + 16), each of which serves `repeat` of them; those past the
-// last of `width` columns are any.
+// The numbers of y for columns [i, i + 16), each used for `repeat` of them; those past the last of
+// `width` columns are undefined.
 template <class T>
 inline f32x16 repeated(const T* y, int64_t i, int64_t repeat, int64_t width) {
   const int64_t first = i / repeat, last = min(i + 15, width - 1) / repeat;

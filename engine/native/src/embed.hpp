@@ -1,4 +1,4 @@
-// Rows of an embedding table, plain or packed as the weights of a matrix product.
+// Rows of an embedding table, plain or packed like the weights of a matrix product.
 #pragma once
 
 #include "quantize.hpp"
@@ -62,7 +62,7 @@ inline uint8_t code_at(const uint8_t* group, int64_t features, int64_t k, int64_
   return uint8_t(low | (bits >> (k % kWord / 4 * kUpper) & ((1 << kUpper) - 1)) << 4);
 }
 
-// As a product has it: scale (code - zero), in float32, then rounded.
+// As in a product: scale (code - zero), in float32, then rounded.
 template <Coding C, class T>
 inline void embed_coded(const EmbedArgs& args, Share share) {
   const Quantization& q = args.quantization;

@@ -1,23 +1,24 @@
-// What follows the sums of a product: bias, activation, gate, residual.
+// The operations on a product's sums: bias, activation, gate, residual.
 #pragma once
 
 #include "activation.hpp"
 
 namespace batchdeck::LEVEL {
 
-// Numbers of an output of float32 (logits) that goes past the caches: a line that is written whole
-// need not be read. 8 rows, 896 -> 32000: 33.1 GB/s instead of 29.5; 32 rows: 27.7 instead of 25.
+// Numbers of a float32 output (logits) from which it bypasses the caches: a line that is written
+// whole need not be read. 8 rows, 896 -> 32000: 33.1 GB/s instead of 29.5; 32 rows: 27.7 instead of
+// 25.
 constexpr int64_t kStreamed = 1 << 17;
 
-// Whether an output is written past the caches: whole lines, more than a core's share of L2.
+// Whether an output bypasses the caches: whole lines, more than a core's share of L2.
 inline bool is_streamed(const LinearArgs& args) {
   return args.out_dtype == DType::f32 && !args.gated && args.residual == nullptr &&
          args.m * args.n >= kStreamed && args.out_stride % 16 == 0 &&
          reinterpret_cast<uintptr_t>(args.out) % 64 == 0;
 }
 
-// Of rows [row, row + rows) of a panel, whose sums are c[rows][kPanel]. What it will write is asked for
-// when it is made.
+// For rows [row, row + rows) of a panel, whose sums are c[rows][kPanel]. The constructor prefetches
+// its output.
 template <class T, class Out>
 class Epilogue {
  public:
@@ -41,11 +42,11 @@ class Epilogue {
     }
   }
 
-  // A share of the rows, when it is called `times` times.
+  // A share of the rows, for `times` calls.
   void some(int64_t times) {
     for (due_ += rows_; due_ > 0 && left_ > 0; due_ -= times) finish_row();
   }
-  // What is left.
+  // The remaining rows.
   void all() {
     while (left_ > 0) finish_row();
   }

@@ -1,4 +1,4 @@
-// Arguments that are wrong, told by name: std::invalid_argument, in Python ValueError.
+// Invalid arguments, reported by name: std::invalid_argument, in Python ValueError.
 #pragma once
 
 #include <stdexcept>
@@ -18,7 +18,7 @@ inline void check_equal(int64_t number, int64_t wanted, const char* name, const 
   }
 }
 
-// How many of `width` columns each of `columns` numbers of y serves.
+// The number of `width` columns for which each of `columns` numbers of y is used.
 inline int64_t repeat_of(int64_t columns, int64_t width) {
   if (columns == width) return 1;
   if (columns < 1 || width % columns) {

@@ -40,7 +40,7 @@ void ExpertsMemory::reserve(const ExpertsArgs& args, int64_t rows) {
   coded_.reserve(args.down, pairs);
 }
 
-// Sorts the pairs of a row and an expert by expert, those of an expert by row.
+// Sorts the pairs of a row and an expert by expert, and those of an expert by row.
 void ExpertsMemory::group(const ExpertsArgs& args) {
   const int64_t pairs = args.route.rows * args.route.chosen;
   std::fill_n(starts_.begin(), args.route.experts + 1, 0);
@@ -69,7 +69,7 @@ void ExpertsMemory::gather(const ExpertsArgs& args) {
   Pool::get().each(ceil_div(pairs, kRows), [&](int64_t piece, Scratch&) {
     for (int64_t i = piece * kRows; i < std::min(pairs, (piece + 1) * kRows); i++) {
       std::memcpy(x_ + i * stride, from + source_[size_t(i)] * args.up.x_stride * size, size_t(row));
-      // Products multiply what is past a row's end by 0, so it must be finite.
+      // Products multiply numbers past a row's end by 0, so these must be finite.
       std::memset(x_ + i * stride + row, 0, size_t(stride - row));
       std::memset(inner_ + i * inner_stride + inner, 0, size_t(inner_stride - inner));
     }
@@ -92,7 +92,7 @@ void ExpertsMemory::multiply(const Kernels& kernels, LinearArgs all) {
     return args;
   };
   Pool& pool = Pool::get();
-  // Each product is one of many, so all together have enough pieces for the threads.
+  // Each product is one of many, so that all together have enough pieces for the threads.
   const int threads = std::max(1, pool.threads() / int(groups_.size()));
   int64_t pieces = 0;
   for (Group& group : groups_) {

@@ -1,4 +1,4 @@
-// Arguments of a mixture of experts: which experts each row goes to, and what they give. Part of
+// Arguments of a mixture of experts: the choice of each row's experts, and their sum. Part of
 // kernels.hpp.
 #pragma once
 

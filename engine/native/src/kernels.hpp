@@ -1,9 +1,9 @@
 // The kernels' interface: arguments of each, and the table that a level of instructions fills.
 //
-// Every kernel is cut into pieces that any thread may take in any order. `pieces` says how many, for
-// a number of threads; `run` computes one. Pieces are small (aim at 20 to 100 us), so that a thread
-// which the system delays holds up no more than its piece. Kernels allocate nothing: what they need
-// beside their arguments is in their thread's Scratch.
+// Every kernel is divided into pieces that any thread may run in any order. `pieces` returns their
+// number for a number of threads; `run` computes one. Pieces are small (aim at 20 to 100 us), so
+// that a thread which the system delays delays only its piece. Kernels allocate nothing: their
+// temporaries are in their thread's Scratch.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ namespace batchdeck {
 constexpr int64_t kBlock = 16;
 // Output features of a panel of packed weights: two tiles.
 constexpr int64_t kPanel = 32;
-// Input features of a tile of bfloat16; packed weights are filled up to it with zeros.
+// Input features of a tile of bfloat16; packed weights are padded to it with zeros.
 constexpr int64_t kDepth = 32;
 
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t ceil_div(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
-// bfloat16 is kept as its 16 bits.
+// bfloat16 is stored as its 16 bits.
 using bf16 = uint16_t;
 
 enum class DType : uint8_t { f32, bf16 };
@@ -37,10 +37,10 @@ enum class Activation : uint8_t {
   none, silu, gelu, gelu_tanh, quick_gelu, relu, relu2, tanh, sigmoid, softplus
 };
 
-// How weights are quantized: as whole numbers of 4, 5, 6 or 8 bits, with a scale for each output feature
-// and `group` input features beside each other: w = scale (code - zero). A zero is the middle of the codes
+// How weights are quantized: to integers of 4, 5, 6 or 8 bits, with a scale for each output feature
+// and `group` adjacent input features: w = scale (code - zero). A zero is the middle of the codes
 // (8, 16, 32 or 128), unless `has_zeros`; then each scale has its own. A group is a multiple of
-// kCodeUnit; of 5 bits, of twice as many, for that many upper bits make a word.
+// kCodeUnit; for 5 bits, of twice as many, because that many upper bits make a word.
 constexpr int64_t kCodeUnit = 16;
 enum class Coding : uint8_t { none, int8, int4, int5, int6 };
 struct Quantization {
@@ -59,16 +59,17 @@ constexpr int64_t bits_of(Coding coding) {
 constexpr int32_t middle_of(Coding coding) { return 1 << (bits_of(coding) - 1); }
 constexpr int64_t unit_of(Coding coding) { return coding == Coding::int5 ? 2 * kCodeUnit : kCodeUnit; }
 
-// Rows of x as whole numbers of 15 bits, which products with quantized weights read: x = scale code, a scale
-// for each row and group. `sum` is that of the group's codes. Of SmolLM2 135M (Q4_1), 96.3 % of the likeliest
-// next tokens are the unrounded ones with codes of 8 bits, and 99.9 % with these; greedy replies change.
+// Rows of x as integers of 15 bits, for products with quantized weights: x = scale code, with a
+// scale for each row and group. `sum` is that of the group's codes. For SmolLM2 135M (Q4_1), 96.3 %
+// of the likeliest next tokens are the unrounded ones with codes of 8 bits, and 99.9 % with these;
+// greedy replies change.
 struct CodedGroup {
   float scale;
   int32_t sum;
 };
 constexpr int64_t kMostCode = 127 * 128;
-// A code is 128 upper + lower, two signed bytes in a plane each; or, where products are of 16 bits, one of
-// these.
+// A code is 128 upper + lower, two signed bytes in a plane each; or, if products are of 16 bits,
+// one number of 16 bits.
 constexpr int64_t kCodeBytes = 2;
 struct CodedRows {
   const int8_t* codes;  // [rows][2][stride]; or [rows][stride] of 16 bits
@@ -76,7 +77,7 @@ struct CodedRows {
   const CodedGroup* groups;  // [rows][groups_stride]
   int64_t groups_stride;
 };
-// Features of the largest group whose sums 32 bits hold.
+// Features of the largest group whose sums fit into 32 bits.
 constexpr int64_t kMostGroup = 512;
 static_assert(kMostGroup * kMostCode * 255 <= std::numeric_limits<int32_t>::max());
 
@@ -107,7 +108,7 @@ struct LinearArgs {
   // Gated: activation(min(gate, limit)) * (up within [-limit, limit], + shift).
   float limit = std::numeric_limits<float>::infinity();
   float shift = 0;
-  // Quantized weights, and x as they are multiplied with; `dtype` is that of the residual then.
+  // Quantized weights, and x as codes; `dtype` is then that of the residual.
   Quantization quantization = {};
   CodedRows coded = {};
 };
@@ -130,8 +131,8 @@ constexpr int64_t coded_bytes(const Quantization& q, int64_t n, int64_t k) {
   return ceil_div(n, kPanel) * ceil_div(k, q.group) * group_bytes(q);
 }
 
-// Rows of x to codes, symmetric, rounded to nearest; a group's greatest number becomes kMostCode. A group
-// with one that is not finite has the scale NaN.
+// Rows of x to codes, symmetric, rounded to nearest; a group's greatest number becomes kMostCode. A
+// group with a non-finite number has the scale NaN.
 struct CodeRowsArgs {
   DType dtype;
   int64_t rows, width, group;
@@ -149,9 +150,9 @@ constexpr int64_t weight_bytes(const LinearArgs& args) {
   return coded_bytes(args.quantization, args.n, args.k);
 }
 
-// A scale for each group of weights [n, k], k / group (rounded up) of them a row, by which their codes
-// lose least of the group's squares. The weights become what their codes mean, rounded to `dtype`. A group
-// with a number that is not finite becomes NaN. There are no zeros.
+// A scale for each group of weights [n, k], k / group (rounded up) of them a row, with which their
+// codes lose least of the group's squares. The weights are replaced by the values of their codes,
+// rounded to `dtype`. A group with a non-finite number becomes NaN. There are no zeros.
 struct QuantizeArgs {
   DType dtype;
   Quantization quantization;
@@ -162,9 +163,9 @@ struct QuantizeArgs {
   int64_t scales_stride;
 };
 
-// Scales, and zeros where `quantization` has some, of weights that were made of codes: for each group
-// such that each number is what a code means, but for the rounding to bfloat16. Zeros need be no whole
-// numbers. Groups have at most 128 numbers.
+// Scales, and zeros if `quantization` has them, of weights that were made from codes: for each
+// group such that each number is the value of a code, up to rounding to bfloat16. Zeros need not be
+// integers. Groups have at most 128 numbers.
 struct RecognizeArgs {
   DType dtype;
   Quantization quantization;
@@ -189,14 +190,14 @@ struct PackCodedArgs {
   uint8_t* packed;
 };
 
-// Rows of weights as GGUF stores them (blocks.hpp) to packed codes: panel by panel, without a detour over
-// floats.
+// Rows of weights as GGUF stores them (blocks.hpp) to packed codes: panel by panel, without
+// conversion to floats.
 struct BlockRow {
-  const uint8_t* blocks;  // of k features; null: the row is filled up with zeros
+  const uint8_t* blocks;  // of k features; null: the row is padding
   BlockType type;
 };
 struct PackBlocksArgs {
-  Quantization quantization;  // its group divides that of each row's type, or is it
+  Quantization quantization;  // its group divides that of each row's type, or equals it
   int64_t n, k;
   const BlockRow* rows;  // [n]
   uint8_t* packed;
@@ -210,7 +211,7 @@ struct UnpackBlocksArgs {
 };
 
 // Normalises groups of `width` columns: RMSNorm (arXiv 1910.07467), or LayerNorm (arXiv 1607.06450)
-// where `center`.
+// if `center`.
 struct NormArgs {
   DType dtype;
   int64_t rows, groups, width;
@@ -259,7 +260,7 @@ constexpr int64_t value_unit(int64_t value_dim) { return value_dim * kBlock; }
 struct StoreArgs {
   Cache cache;
   int64_t rows;
-  const int64_t* slots;  // [rows]: block * kBlock + place in it
+  const int64_t* slots;  // [rows]: block * kBlock + index in it
   const void* key;       // [rows, kv_heads * head_dim]
   int64_t key_stride;
   const void* value;  // [rows, kv_heads * value_dim]
@@ -275,7 +276,7 @@ struct AttentionItem {
   int64_t begin, end;      // blocks
   int64_t part;            // where its partial result begins; -1 if it holds the whole context
 };
-// `count` parts, one behind the other from `first` on, make the result of these queries.
+// `count` consecutive parts from `first` on make the result of these queries.
 struct AttentionMerge {
   int64_t row, kv_head, query, queries;
   int64_t first, count;
@@ -299,13 +300,13 @@ struct AttentionArgs {
   void* out;  // [tokens, heads * value_dim], in the cache's dtype
   int64_t out_stride;
   float scaling;
-  int64_t window;      // 0: none; else a token sees this many positions, itself included
+  int64_t window;      // 0: none; else a token attends to this many positions, including itself
   float softcap;       // 0: none; else scores are softcap * tanh(score / softcap)
-  const float* sinks;  // [heads] logits that take part in the softmax and carry no value, or null
-  // The split, made once a step for all layers of the same window (`plan_attention`).
+  const float* sinks;  // [heads] logits that take part in the softmax without a value, or null
+  // The division into items, made once a step for all layers of the same window (`plan_attention`).
   const AttentionItem* items;
   // Piece p is the items [pieces[p], pieces[p + 1]): the first blocks of each are fetched while the
-  // one before computes.
+  // previous one computes.
   const int64_t* pieces;
   int64_t num_pieces;
   const AttentionMerge* merges;
@@ -345,8 +346,8 @@ struct ElementwiseArgs {
   int64_t y_repeat = 1;  // columns that each number of y serves
 };
 
-// The rows of a step, as AttentionArgs has them, and in which slot of a state's memory each sequence
-// keeps its own. A row that starts at 0 has none yet: what lies in the slot is not read.
+// The rows of a step, as in AttentionArgs, and the slot of each sequence's state. A row that starts
+// at 0 has no state yet: the slot is not read.
 struct StateRows {
   int64_t rows;
   const int64_t* starts;
@@ -404,18 +405,18 @@ struct RecurArgs {
   bool normalize;
   float scaling;
   float* state;  // [slots, heads, key_dim, value_dim]
-  void* out;     // [tokens, heads * value_dim]; not what is read
+  void* out;     // [tokens, heads * value_dim]; must not overlap inputs
   int64_t out_stride;
 };
 
-// Chooses tokens from logits [rows, vocab_size]; the meaning of each filter is that of
+// Chooses tokens from logits [rows, vocab_size]; the filters are those of
 // engine.model.sampler.Sampler: each is a least logit that a row still allows, and the draw inverts
 // the distribution function in the order of the vocabulary.
 struct SampleArgs {
   int64_t rows, vocab_size;
   const float* logits;
   int64_t stride;
-  const float* temperature;  // [rows], at least 0, which takes the likeliest, the first of equals
+  const float* temperature;  // [rows], at least 0, which chooses the likeliest, the first of equals
   const int64_t* top_k;      // [rows], at least 1; vocab_size: all
   const double* top_p;       // [rows], above 0; 1: all
   const float* min_p;        // [rows], in [0, 1]; 0: all
@@ -423,7 +424,7 @@ struct SampleArgs {
   int64_t* tokens;           // [rows]; -1 where a row has a NaN, +inf, or nothing finite
 };
 
-// What one level of instructions offers.
+// The kernels of one level of instructions.
 struct Kernels {
   const char* name;
 
@@ -439,7 +440,7 @@ struct Kernels {
   // Whether the numbers of a row were codes.
   bool (*recognize_row)(const RecognizeArgs&, int64_t row);
   void (*pack_coded)(const PackCodedArgs&, int64_t panel);
-  // Whether float16 has the panel's scales; if not, what was packed means nothing.
+  // Whether float16 can represent the panel's scales; if not, the packed data is invalid.
   bool (*pack_blocks)(const PackBlocksArgs&, int64_t panel);
   void (*unpack_blocks)(const UnpackBlocksArgs&);
 
@@ -450,7 +451,7 @@ struct Kernels {
   int64_t (*store_pieces)(const StoreArgs&, int threads);
   void (*store)(const StoreArgs&, int threads, int64_t piece, Scratch&);
 
-  // When all pieces are done, one call a merge.
+  // One call for each merge, after all pieces.
   void (*attend)(const AttentionArgs&, int64_t piece, Scratch&);
   void (*merge)(const AttentionArgs&, int64_t merge, Scratch&);
 
@@ -468,7 +469,7 @@ struct Kernels {
   int64_t (*combine_pieces)(const CombineArgs&, int threads);
   void (*combine)(const CombineArgs&, int threads, int64_t piece, Scratch&);
 
-  // One piece a row.
+  // One piece for each row.
   void (*sample)(const SampleArgs&, int64_t row, Scratch&);
 };
 

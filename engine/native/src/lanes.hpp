@@ -1,5 +1,5 @@
-// Vectors of one register. Those of 16 floats are two registers of AVX2, and gcc 12 keeps them in memory
-// where they live long.
+// Vectors of one register. Those of 16 floats are two registers of AVX2, and gcc 12 keeps
+// long-lived ones in memory.
 #pragma once
 
 #include "simd.hpp"
@@ -15,7 +15,7 @@ typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4)));
 
-// As a vector's sum with zeros it would be an addition, for 0 + -0 is 0.
+// A vector's sum with zeros would be an addition, because 0 + -0 is 0.
 inline Lanes broadcast(const float& value) {
 #ifdef __AVX512F__
   return (Lanes)_mm512_set1_ps(value);
@@ -32,7 +32,7 @@ inline Lanes load_lanes(const bf16* from) {
   return (Lanes)((Words)_mm256_cvtepu16_epi32(load_as<__m128i>(from)) << 16);
 #endif
 }
-// Not by std::memcpy, which gcc 12 may take through the stack and registers of 8 bytes.
+// Not by std::memcpy, which gcc 12 may implement by the stack and registers of 8 bytes.
 inline void store_lanes(float* to, Lanes value) {
 #ifdef __AVX512F__
   _mm512_storeu_ps(to, (__m512)value);
@@ -43,7 +43,7 @@ inline void store_lanes(float* to, Lanes value) {
 
 inline void store_words(void* to, Words value) { store_lanes(static_cast<float*>(to), (Lanes)value); }
 
-// The nearest whole numbers, ties to even, of numbers that int32_t has.
+// The nearest integers, ties to even, of numbers in the range of int32_t.
 inline Ints whole_of(Lanes value) {
 #ifdef __AVX512F__
   return (Ints)_mm512_cvtps_epi32((__m512)value);
@@ -59,7 +59,7 @@ inline Ints max(Ints a, Ints b) {
 #endif
 }
 
-// Of the lanes of a register.
+// Over the lanes of a register.
 inline int32_t max_of(Ints value) {
 #ifdef __AVX512F__
   return _mm512_reduce_max_epi32((__m512i)value);

@@ -1,10 +1,10 @@
-// The product with packed weights. A decode step reads all weights once, whatever its rows: with few
-// rows the speed of memory is the limit, and a piece is a contiguous run of panels. With more the
-// multiplication is: a piece is some rows by some panels, and goes through the features in chunks
+// The product with packed weights. A decode step reads all weights once, whatever its rows: with
+// few rows memory bandwidth is the limit, and a piece is a contiguous run of panels. With more rows
+// arithmetic is: a piece is some rows by some panels, and processes the features in chunks
 // (blocking after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS
-// 34(3), 2008). In vectors, all rows multiply a chunk of a panel, which stays in L1 meanwhile, unpacked
-// where it is quantized, as the next one is read. In tiles, a few rows of x stay in L1, and multiply the
-// chunks of all panels.
+// 34(3), 2008). In vectors, all rows multiply a chunk of a panel, which stays in L1 meanwhile,
+// unpacked if it is quantized, while the next one is fetched. In tiles, a few rows of x stay in L1,
+// and multiply the chunks of all panels.
 #pragma once
 
 #include "epilogue.hpp"
@@ -13,18 +13,18 @@
 
 namespace batchdeck::LEVEL {
 
-// At most these rows and panels make a piece: where all of its sums are kept, they take 0.5 MB of L2.
+// Most rows and panels of a piece: if all of its sums are stored, they take 0.5 MB of L2.
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kMostPanels = 14;
-// Of few rows, what a core reads in about 60 us.
+// For few rows, the bytes that a core reads in about 60 us.
 constexpr int64_t kMostBytes = 1 << 20;
-// Whoever takes the last piece leaves the others idle for a sixteenth of its work at most.
+// The thread with the last piece leaves the others idle for at most a sixteenth of its work.
 constexpr int64_t kPiecesAThread = 16;
 
-// Of x, as much as stays in L2 while a piece goes from panel to panel.
+// For x, the bytes that stay in L2 while a piece goes from panel to panel.
 constexpr int64_t kMostOfX = 1 << 19;
 
-// Rows and panels of a piece, features after which it goes on to the next panel.
+// Rows and panels of a piece, and features after which it continues with the next panel.
 struct LinearBlocks {
   int64_t rows, panels, depth;
   int64_t row_blocks, panel_blocks;
@@ -38,7 +38,7 @@ inline LinearBlocks linear_blocks(const LinearArgs& args, const LinearKind& kind
   blocks.rows = ceil_div(args.m, ceil_div(args.m, kMostRows));
   blocks.depth = depth;
   if (in_tiles) {
-    // Rows that are multiplied at once need no sums kept from chunk to chunk.
+    // Rows that are multiplied at once need no sums stored between chunks.
     if (!are_few) blocks.depth = round_up(ceil_div(depth, ceil_div(depth, kind.chunk)), kDepth);
     blocks.rows = round_up(blocks.rows, kind.at_once);
   } else {
@@ -53,10 +53,10 @@ inline LinearBlocks linear_blocks(const LinearArgs& args, const LinearKind& kind
   return blocks;
 }
 
-// What a piece computes.
+// The rows and panels of a piece.
 struct LinearShare {
   LinearShare(const LinearArgs& args, const LinearBlocks& blocks, int64_t piece)
-      // Pieces that follow each other have weights in common.
+      // Consecutive pieces have weights in common.
       : first_row(piece % blocks.row_blocks * blocks.rows),
         last_row(min(args.m, first_row + blocks.rows)),
         first_panel(piece / blocks.row_blocks * blocks.panels),
@@ -66,11 +66,11 @@ struct LinearShare {
   int64_t first_panel, last_panel;
 };
 
-// Numbers of a piece in memory of its own, which begins on a cache line.
+// Numbers of a piece in its own memory, which begins on a cache line.
 constexpr int64_t line_up(int64_t numbers) { return round_up(numbers, 16); }
 
-// The part of the next chunk that group `group` of so many asks for, while it multiplies a chunk that
-// is as long; where none comes, it asks for what it has.
+// The part of the next chunk that group `group` of this many prefetches, while it multiplies a
+// chunk of equal length; without a next one, it prefetches its own.
 inline Ahead ahead_of(const char* next, int64_t bytes, int64_t groups, int64_t group,
                       const char* present) {
   if (next == nullptr) return {present, 0, 0};
@@ -89,7 +89,7 @@ inline void linear_in_vectors(const LinearArgs& args, int threads, int64_t piece
   Weights weights(args, share.first_row, rows);
   const int64_t end = weights.end();
 
-  // Sums outlive a panel only where x does not fit.
+  // Sums are stored between panels only if x does not fit.
   const bool is_whole = blocks.depth >= end;
   const int64_t sums = rows * kPanel * (is_whole ? 1 : share.last_panel - share.first_panel);
   auto* memory = static_cast<float*>(
@@ -102,7 +102,7 @@ inline void linear_in_vectors(const LinearArgs& args, int threads, int64_t piece
       float* c = is_whole ? memory : memory + (panel - share.first_panel) * rows * kPanel;
       for (int64_t k = from; k < to; k += kind.chunk) {
         const int64_t features = min(kind.chunk, to - k), after = k + features;
-        // The next chunk to be multiplied, a part of it beside each group of rows.
+        // The next chunk to multiply, a part of it with each group of rows.
         const char* next = after < to                       ? weights.at(panel, after)
                            : panel + 1 < share.last_panel ? weights.at(panel + 1, from)
                                                             : nullptr;
@@ -113,7 +113,7 @@ inline void linear_in_vectors(const LinearArgs& args, int threads, int64_t piece
           const Ahead ahead = ahead_of(next, bytes, groups, group, weights.at(panel, k));
           float* of_rows = c + row * kPanel;
           if (after >= end) {
-            // It asks for what it will write before the product, and writes after it.
+            // It prefetches its output before the product, and writes it afterwards.
             Epilogue<T, Out> epilogue(args, share.first_row + row, count, panel, of_rows);
             weights.multiply(row, count, panel, k, features, of_rows, ahead);
             epilogue.all();
@@ -127,10 +127,10 @@ inline void linear_in_vectors(const LinearArgs& args, int threads, int64_t piece
 }
 
 #ifdef __AMX_BF16__
-// The epilogue of a block is computed a few rows at a time beside the product of the next one, for
-// memory and tiles stand still while it has the core alone. Against one in a piece: 32 rows, 896 ->
-// 9728, gated, 25.4 GB/s instead of 23.9; 8 rows, 4864 -> 896, 32 instead of 29.8, as a plain sum;
-// 2048 rows, 3 % more.
+// The epilogue of a block is computed a few rows at a time during the product of the next one,
+// because memory and tiles are idle while it runs alone. Compared with one in a piece: 32 rows, 896
+// -> 9728, gated, 25.4 GB/s instead of 23.9; 8 rows, 4864 -> 896, 32 instead of 29.8, as a plain
+// sum; 2048 rows, 3 % more.
 inline LinearKind tiles(const LinearArgs& args) {
   return {kTileRows, kDepthChunk, sizeof(bf16), Plain<bf16>::kind(args).panel};
 }
@@ -142,7 +142,7 @@ inline void linear_in_tiles(const LinearArgs& args, int threads, int64_t piece, 
   const int64_t depth = round_up(args.k, kDepth);
   const auto* x = static_cast<const bf16*>(args.x);
   const auto* weight = static_cast<const bf16*>(args.weight);
-  // Sums outlive a chunk only where there are several.
+  // Sums are stored between chunks only if there are several.
   const int64_t block = kTileRows * kPanel;
   const bool is_whole = blocks.depth >= depth;
   auto* sums = static_cast<float*>(scratch.get(size_t(
@@ -189,7 +189,7 @@ inline int64_t linear_pieces(const LinearArgs& args, int threads) {
   return blocks.row_blocks * blocks.panel_blocks;
 }
 
-// T is the type of a residual, and of x but where the weights are quantized.
+// T is the type of a residual, and of x unless the weights are quantized.
 template <class T, class Out>
 inline void linear_of(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
   switch (args.quantization.coding) {
@@ -224,7 +224,7 @@ inline void linear(const LinearArgs& args, int threads, int64_t piece, Scratch& 
 inline void pack_linear(DType dtype, const void* weight, int64_t stride, int64_t n, int64_t k,
                         int64_t first_panel, int64_t last_panel, void* packed) {
   const auto pack = [&]<class T>(const T* from, T* to) {
-    // Features that lie beside each other in a weight's packed row.
+    // Adjacent features in a weight's packed row.
     constexpr int64_t kBeside = 4 / sizeof(T), kTile = kBeside == 2 ? 16 : kPanel;
     const int64_t depth = round_up(k, kDepth);
     to += first_panel * kPanel * depth;

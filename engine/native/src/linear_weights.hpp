@@ -9,11 +9,11 @@ namespace batchdeck::LEVEL {
 // Features of a chunk. A panel's chunk takes 16 KB of L1, 32 KB of float32.
 constexpr int64_t kDepthChunk = 256;
 constexpr int64_t kCodesChunk = 512;  // of quantized weights
-// Of those that are opened.
+// For opened weights.
 constexpr int64_t kOpenedChunk = (1 << 14) / (kPanel * int64_t(sizeof(CodeOf)));
 
-// How weights of one kind are multiplied: rows at once, features of a chunk, bytes of a number of x and
-// of a panel.
+// How weights of one kind are multiplied: rows at once, features of a chunk, bytes of a number of x
+// and of a panel.
 struct LinearKind {
   int64_t at_once, chunk, number, panel;
 };
@@ -32,18 +32,18 @@ class Plain {
     return {kRows, kDepthChunk, sizeof(Operand<T>),
             kPanel * round_up(args.k, kDepth) * int64_t(sizeof(T))};
   }
-  // Panels are filled up with zeros; x of float32 is read no further than it has numbers.
+  // Panels are padded with zeros; float32 x is not read past its end.
   int64_t end() const { return sizeof(T) == 2 ? depth_ : args_.k; }
   const char* at(int64_t panel, int64_t k) const {
     return static_cast<const char*>(args_.weight) + bytes(panel * depth_ + k);
   }
   static int64_t bytes(int64_t features) { return features * kPanel * int64_t(sizeof(T)); }
 
-  // Bytes of memory that `prepare` wants for so many features.
+  // Bytes of memory that `prepare` needs for this many features.
   int64_t room(int64_t features) const {
     return is_copied() ? rows_ * copy_stride(features) * int64_t(sizeof(Operand<T>)) : 0;
   }
-  // Makes the features [from, to) of x ready, of at most `features`.
+  // Prepares the features [from, to) of x, at most `features`.
   void prepare(int64_t from, int64_t to, int64_t features, void* memory) {
     if (!is_copied()) {
       if constexpr (kIsSame) x_ = given_;
@@ -63,7 +63,7 @@ class Plain {
       }
     }
   }
-  // Makes a panel's features [k, k + features) ready for all rows, until the next ones are.
+  // Prepares a panel's features [k, k + features) for all rows, until the next call.
   static void open(int64_t, int64_t, int64_t) {}
   void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
                 const Ahead& ahead) const {
@@ -74,8 +74,8 @@ class Plain {
  private:
   static constexpr bool kIsSame = std::is_same_v<T, Operand<T>>;
 
-  // Rows that lie half a page or a whole one from each other share their sets of L1, which has 8 or 12
-  // places in each.
+  // Rows that are half a page or a whole one apart share their sets of L1, each of which has 8 or
+  // 12 ways.
   bool is_copied() const {
     return !kIsSame || (rows_ > 4 && args_.x_stride * int64_t(sizeof(T)) % 2048 == 0);
   }
@@ -86,7 +86,7 @@ class Plain {
   const LinearArgs& args_;
   int64_t depth_, rows_;
   const T* given_;
-  // x as it is multiplied; its first column is feature `begin_`.
+  // x as the products read it; its first column is feature `begin_`.
   const Operand<T>* x_ = nullptr;
   int64_t stride_ = 0, begin_ = 0;
 };
@@ -156,7 +156,7 @@ class Coded {
   int64_t first_row_, chunk_;
   bool are_opened_;
   void* memory_ = nullptr;
-  Opened opened_ = {};  // the chunk that is multiplied
+  Opened opened_ = {};  // the chunk being multiplied
 };
 
 }  // namespace batchdeck::LEVEL

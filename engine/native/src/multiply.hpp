@@ -1,9 +1,9 @@
 // Products of a few rows of x and one panel of packed weights, in vectors.
 //
-// multiply(x, x_stride, rows, weight, depth, first, c, ahead): c[rows][kPanel] += x W^T over `depth`
-// features (bfloat16: a multiple of kDepth), from 0 where `first`; rows are at most kRows. Each element
-// is one sum in the order of the features, in float32, whatever else is computed beside it: a row's
-// result depends neither on the other rows nor on how the product is cut into pieces.
+// multiply(x, x_stride, rows, weight, depth, first, c, ahead): c[rows][kPanel] += x W^T over
+// `depth` features (bfloat16: a multiple of kDepth), from 0 where `first`; rows are at most kRows.
+// Each element is one sum in the order of the features, in float32: a row's result depends neither
+// on the other rows nor on how the product is divided into pieces.
 #pragma once
 
 #include <type_traits>
@@ -12,19 +12,19 @@
 
 namespace batchdeck::LEVEL {
 
-// Sums of a row stand in two registers; a panel is kStrips such pairs.
+// Sums of a row are in two registers; a panel is kStrips such pairs.
 constexpr int kPair = 2;
 constexpr int kStrips = int(kPanel) / (kPair * kLanes);
 
-// How many rows the registers have room for: sums, a weight for each register of a row and a number
-// of x take 31 of 32 with AVX-512, all 16 without: there a weight is two, for each of its features one.
+// How many rows fit into registers: sums, a weight for each register of a row and a number of x
+// take 31 of 32 with AVX-512, all 16 without: there a weight is two, one for each of its features.
 #ifdef __AVX512F__
 constexpr int64_t kRows = 14;
 #else
 constexpr int64_t kRows = 5;
 #endif
 
-// x as it is multiplied. Without AVX512_BF16 bfloat16 is widened, x once a piece.
+// x as the products read it. Without AVX512_BF16 bfloat16 is widened, once a piece.
 #ifdef __AVX512BF16__
 template <class T>
 using Operand = T;
@@ -33,22 +33,22 @@ template <class T>
 using Operand = float;
 #endif
 
-// Weights that come next, in cache lines from `from` on. Each pair of lines that is multiplied asks
-// for two of them, `apart` bytes from each other; the next pair for those `step` bytes on. Left to
-// itself the processor reads ahead not as far as a core is fast: products of 8 rows read 17 to 23 GB/s
-// and now 30 to 37, of 32 rows 12 to 13 and now 17 to 25 (benchmarks.linear, two Zen 5 cores).
+// The next weights, in cache lines from `from` on. Each pair of lines that is multiplied prefetches
+// two of them, `apart` bytes from each other; the next pair those `step` bytes on. By itself the
+// processor does not read as far ahead as a core is fast: products of 8 rows read 17 to 23 GB/s and
+// now 30 to 37, of 32 rows 12 to 13 and now 17 to 25 (benchmarks.linear, two Zen 5 cores).
 struct Ahead {
   const char* from;
   int64_t step, apart;
 
-  // Inlined before gcc finds that nothing is changed by it, and that it need not be called.
+  // Inlined, because gcc otherwise finds that it changes nothing, and drops the call.
   __attribute__((always_inline)) void ask(int64_t pair, int strip) const {
     __builtin_prefetch(from + pair * step + (strip == 0 ? 0 : apart), 0, 3);
     if (kStrips == 1) __builtin_prefetch(from + pair * step + apart, 0, 3);
   }
 };
 
-// Of one strip of the panel.
+// For one strip of the panel.
 template <int R>
 inline void add_product(const float* x, int64_t x_stride, const float* weight, int64_t depth,
                         int strip, Lanes (&sums)[R][kPair], const Ahead& ahead) {
@@ -65,7 +65,7 @@ inline void add_product(const float* x, int64_t x_stride, const float* weight, i
   }
 }
 
-// Pairs of features of 16 outputs, a tile, lie in one line.
+// Pairs of features of 16 outputs, a tile, are in one line.
 template <int R>
 inline void add_product(const Operand<bf16>* x, int64_t x_stride, const bf16* weight, int64_t depth,
                         int strip, Lanes (&sums)[R][kPair], const Ahead& ahead) {
@@ -81,7 +81,7 @@ inline void add_product(const Operand<bf16>* x, int64_t x_stride, const bf16* we
 #ifdef __AVX512BF16__
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
-        // A pair of x is 32 bits that lie beside each other, like one of a weight's.
+        // A pair of x is 32 adjacent bits, like one of a weight's.
         const Words both = Words{} + load_as<uint32_t>(x + r * x_stride + k + 2 * pair);
         for (int v = 0; v < kPair; v++) {
           sums[r][v] = (Lanes)_mm512_dpbf16_ps((__m512)sums[r][v], (__m512bh)both, (__m512bh)w[v]);
@@ -106,7 +106,8 @@ inline void add_product(const Operand<bf16>* x, int64_t x_stride, const bf16* we
   }
 }
 
-// A function for each number of rows: together in one, gcc 12 moves sums from register to register.
+// A separate function for each number of rows: together in one, gcc 12 moves sums between
+// registers.
 template <int R, class T>
 __attribute__((noinline)) void multiply_rows(const Operand<T>* x, int64_t x_stride, const T* weight,
                                              int64_t depth, bool first, float* c,

@@ -1,11 +1,12 @@
-// Products of rows of x and one panel of quantized weights, in whole numbers.
+// Products of rows of x and one panel of quantized weights, in integers.
 //
-// A row of x is kPlanes of codes, x_stride from each other. c[rows][kPanel] += x W^T over `count` groups, from 0
-// where `first`. Within a group sums are exact; groups are added in their order, in float32, whatever else is
-// computed beside them. So all of these give the same, to the bit:
-// - multiply_packed: up to kPackedRows rows, which unpack what they multiply as they go: memory is the limit.
-// - multiply_opened: up to kOpenedRows rows, with weights that `open_codes` has unpacked for all rows: in
-//   vectors, or in tiles of bytes where the processor has any (AMX).
+// A row of x is kPlanes of codes, x_stride from each other. c[rows][kPanel] += x W^T over `count`
+// groups, from 0 where `first`. Within a group sums are exact; groups are added in their order, in
+// float32, whatever else is computed beside them. So all of these give the same, to the bit:
+// - multiply_packed: up to kPackedRows rows, which unpack what they multiply as they go: memory is
+//   the limit.
+// - multiply_opened: up to kOpenedRows rows, with weights that `open_codes` has unpacked for all
+//   rows: in vectors, or in tiles of bytes where the processor has any (AMX).
 #pragma once
 
 #include "codes.hpp"
@@ -14,8 +15,8 @@
 
 namespace batchdeck::LEVEL {
 
-// Rows that multiply packed weights at once: a row takes two registers for the sums of a group and plane, and two for
-// the totals.
+// Rows that multiply packed weights at once: a row takes two registers for the sums of a group and
+// plane, and two for the totals.
 #ifdef __AVX512VNNI__
 constexpr int64_t kPackedRows = 4;
 #else
@@ -25,10 +26,11 @@ constexpr int64_t kPackedRows = kPlanes == 2 ? 2 : 3;
 template <Coding C>
 constexpr bool kHasUpper = bits_of(C) == 5 || bits_of(C) == 6;
 
-// Of more rows than these, panels are opened. A Zen 5 core then multiplies 83 numbers a nanosecond instead of 45 at
-// AVX2 (512 rows of Q5_0, 896 -> 9728), where products that find all in L1 make 112, and 95 instead of 70 with
-// AVX-VNNI. Codes without upper bits are unpacked as fast as they are opened, which few rows do not pay for. With
-// AVX-512 none do: it has ports to spare beside the products, and opened, 512 rows took 3 % longer and 8 rows 9 %.
+// Panels are opened for more rows than these. A Zen 5 core then multiplies 83 numbers a nanosecond
+// instead of 45 at AVX2 (512 rows of Q5_0, 896 -> 9728), where products that find all in L1 make
+// 112, and 95 instead of 70 with AVX-VNNI. Codes without upper bits are unpacked as fast as they
+// are opened, which does not pay off for few rows. With AVX-512 it never does: it has ports to
+// spare beside the products, and opened, 512 rows took 3 % longer and 8 rows 9 %.
 template <Coding C>
 #ifdef __AMX_INT8__
 constexpr int64_t kFewRows = kPackedRows;
@@ -38,7 +40,7 @@ constexpr int64_t kFewRows = std::numeric_limits<int64_t>::max();
 constexpr int64_t kFewRows = kHasUpper<C> ? 2 : kPlanes == 1 ? 3 : 8;
 #endif
 
-// Codes beside each other, in four bytes, whose products an instruction adds up.
+// Adjacent codes, in four bytes, whose products an instruction sums.
 constexpr int64_t kBeside = 4 / int64_t(sizeof(CodeOf));
 
 inline Ints add_products(Ints sums, Words weights, Words x) {
@@ -52,7 +54,7 @@ inline Ints add_products(Ints sums, Words weights, Words x) {
 }
 inline Words four_bytes(const CodeOf* x) { return Words{} + load_as<uint32_t>(x); }
 
-// Four codes of each of kLanes outputs, as they are multiplied.
+// Four codes of each of kLanes outputs, in the form for products.
 struct Quads {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   explicit Quads(Words bytes) : parts{bytes} {}
@@ -67,7 +69,7 @@ struct Quads {
   Words parts[kParts];
 };
 
-// The upper bits of quad j of a word (kernels.hpp), where they belong in a byte.
+// The upper bits of quad j of a word (kernels.hpp), at their place in a byte.
 template <Coding C>
 inline Words upper_bits(Words word, int64_t j) {
   constexpr int kUpper = int(bits_of(C)) - 4;
@@ -91,7 +93,7 @@ struct GroupScales {
   GroupScales(const Quantization& q, const T* scales) : scale(widened(scales)), has_zeros(q.has_zeros) {
     if (has_zeros) zero = widened(scales + kPanel);
   }
-  // What was there before, and sums of codes, less those with the zero in the middle.
+  // The previous value plus sums of codes, less those with the zero in the middle.
   Lanes added(Lanes before, Ints sums, const CodedGroup& x) const {
     Lanes sum = __builtin_convertvector(sums, Lanes);
     if (has_zeros) sum -= zero * __builtin_convertvector(Ints{} + x.sum, Lanes);
@@ -132,7 +134,7 @@ __attribute__((noinline)) void multiply_packed_rows(const CodeOf* x, int64_t x_s
     const CodedGroup* x_group = x_groups;
     const uint8_t* codes = weight;
     for (int64_t group = 0; group < count; group++, codes += bytes, of_x += q.group, x_group++) {
-      // Of each plane of each row; the last one of a row begins with what the zero takes away.
+      // For each plane of each row; a row's last one begins with the zero's part subtracted.
       Ints sums[kCodes][kPair];
 #pragma GCC unroll 16
       for (int r = 0; r < kCodes; r++) {
@@ -148,7 +150,7 @@ __attribute__((noinline)) void multiply_packed_rows(const CodeOf* x, int64_t x_s
           for (int v = 0; v < kPair; v++) part[r][v] = quads[v].dot(part[r][v], from + r * x_stride);
         }
       };
-      // Words of upper bits lie behind the pairs of lines.
+      // Words of upper bits follow the pairs of lines.
       const auto multiply = [&](Ints(&part)[kCodes][kPair], int64_t pair, int64_t of_word, const Words(&upper)[kPair])
                                 __attribute__((always_inline)) {
         mine.ask(group * (pairs + 1) + pair, strip);
@@ -224,14 +226,14 @@ inline void multiply_packed(const CodeOf* x, int64_t x_stride, const CodedGroup*
 
 // Groups of a panel, unpacked.
 struct Opened {
-  const uint8_t* codes;  // [groups] of [group / kBeside][kPanel] codes as `add_products` takes them,
-  int64_t bytes;         // so far from each other
+  const uint8_t* codes;  // [groups] of [group / kBeside][kPanel] codes for `add_products`,
+  int64_t bytes;         // distance of groups
   const float* scales;   // [groups][scales, and zeros where there are some][kPanel]
 };
 
-// Of signed codes of 16 bits the middle is taken away.
+// Signed codes of 16 bits have the middle subtracted.
 constexpr bool kIsCentred = kBeside == 2;
-// Bytes are multiplied as they are packed.
+// Bytes are multiplied as packed.
 template <Coding C>
 constexpr bool kIsOpen = C == Coding::int8 && kBeside == 4;
 
@@ -246,7 +248,7 @@ constexpr int64_t opened_bytes(const Quantization& q, int64_t groups) {
   return groups * (opened_codes<C>(q) + opened_scales(q) * int64_t(sizeof(float)));
 }
 
-// Puts four codes of each of kLanes outputs, less `middle`, to their place among opened ones.
+// Stores four codes of each of kLanes outputs, less `middle`, among opened ones.
 inline void put_opened(uint8_t* to, Words bytes, int middle) {
   typedef int16_t Shorts __attribute__((vector_size(sizeof(Words))));
   const Quads quads(bytes);
@@ -301,7 +303,7 @@ __attribute__((noinline)) Opened open_codes(const uint8_t* weight, const Quantiz
 }
 
 #ifdef __AMX_INT8__
-// Tiles of upper bytes, and of lower ones where the other half of the rows would be.
+// Tiles of upper bytes, and of lower ones in place of the other half of the rows.
 constexpr int64_t kOpenedRows = kTileRows / 2;
 
 template <Coding C>
@@ -366,7 +368,7 @@ __attribute__((noinline)) void multiply_opened_rows(const CodeOf* x, int64_t x_s
                                                     const Ahead& ahead) {
   constexpr int kCodes = R * int(kPlanes);
   const Ahead mine = ahead;
-  // A line is asked for once, however small the part of these rows.
+  // Prefetch a line once, however small the part of these rows.
   const int64_t asked = ceil_div(group_bytes(q), 128);
   const int64_t every = 64 / max<int64_t>(1, min<int64_t>(64, ahead.step));
   for (int strip = 0; strip < kStrips; strip++) {
@@ -377,7 +379,7 @@ __attribute__((noinline)) void multiply_opened_rows(const CodeOf* x, int64_t x_s
     float* to = c + at;
     for (int64_t group = 0; group < count; group++, x_group++, scales += opened_scales(q)) {
       for (int64_t i = 0; i < asked; i += every) mine.ask(group * asked + i, strip);
-      // Of each plane of each row; the last one of a row begins with what the middle takes away.
+      // For each plane of each row; a row's last one begins with the middle's part subtracted.
       Ints sums[kCodes][kPair];
 #pragma GCC unroll 16
       for (int r = 0; r < kCodes; r++) {

@@ -1,5 +1,5 @@
-// Products of up to kTileRows rows of x and one panel of packed weights, in tiles of bfloat16, where
-// the processor has any (AMX).
+// Products of up to kTileRows rows of x and one panel of packed weights, in tiles of bfloat16, if
+// the processor has them (AMX).
 #pragma once
 
 #include "simd.hpp"
@@ -18,8 +18,8 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 3 hold sums, 4 and 5 x, 6 and 7 weights: of 16 rows and the rest. `depth` bytes of a row of x
-// are multiplied at once.
+// Tiles 0 to 3 hold sums, 4 and 5 x, 6 and 7 weights: of 16 rows and the rest. `depth` bytes of a
+// row of x are multiplied at once.
 inline void shape_tiles(int64_t upper, int64_t lower, int64_t depth) {
   TileShapes shapes;
   for (int tile = 0; tile < 8; tile++) shapes.bytes[tile] = 64;
@@ -27,11 +27,11 @@ inline void shape_tiles(int64_t upper, int64_t lower, int64_t depth) {
   for (int tile : {0, 1, 4}) shapes.rows[tile] = uint8_t(upper);
   for (int tile : {2, 3, 5}) shapes.rows[tile] = uint8_t(lower);
   for (int tile : {6, 7}) shapes.rows[tile] = uint8_t(depth / 4);
-#ifdef EMULATED_TILES  // by a test, where the processor has none
+#ifdef EMULATED_TILES  // by a test, if the processor has none
   emulated::shape(shapes.rows, shapes.bytes);
 #else
-  // Not _tile_loadconfig: in gcc 12 it names 8 of the 64 bytes as read, and the others are not
-  // written then.
+  // Not _tile_loadconfig: in gcc 12 it declares only 8 of the 64 bytes as read, and the others are
+  // then not written.
   __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
 #endif
 }
@@ -40,7 +40,7 @@ inline void shape_tiles(int64_t rows) {
   shape_tiles(min<int64_t>(rows, 16), rows > 16 ? rows - 16 : 16, 64);
 }
 
-// Ordinary loads of a tile's lines ahead of the tile's own bring weights from memory faster than
+// Ordinary loads of a tile's lines before the tile's own load fetch weights from memory faster than
 // the tile's alone: 35 GB/s instead of 30, where a plain sum reads 38 (8 rows, 4864 -> 896, two
 // Sapphire Rapids cores). Prefetching does not.
 inline void touch_tile(const bf16* tile) {
@@ -50,7 +50,7 @@ inline void touch_tile(const bf16* tile) {
   }
 }
 
-// Wants shape_tiles(rows).
+// Requires shape_tiles(rows).
 template <bool Lower, bool Cold, class Beside>
 inline void multiply_tiles(const bf16* x, int64_t x_stride, const bf16* weight, int64_t depth,
                            bool first, float* c, Beside& beside) {
@@ -90,9 +90,9 @@ inline void multiply_tiles(const bf16* x, int64_t x_stride, const bf16* weight, 
   if (Lower) _tile_stored(3, c + 16 * kPanel + 16, kStride);
 }
 
-// c[rows][kPanel] += x W^T over `depth` features, a multiple of kDepth, from 0 where `first`, each
+// c[rows][kPanel] += x W^T over `depth` features, a multiple of kDepth, from 0 if `first`, each
 // element one sum in the order of the features. `cold` says that the weights come from memory.
-// beside.some(n) is called n times in all: what is to be done while they come.
+// beside.some(n) is called n times in all, for work to do while they are loaded.
 template <class Beside>
 inline void multiply_in_tiles(const bf16* x, int64_t x_stride, int64_t rows, const bf16* weight,
                               int64_t depth, bool first, float* c, bool cold, Beside& beside) {

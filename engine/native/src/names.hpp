@@ -1,4 +1,4 @@
-// Choices that Python makes by name.
+// Enumerations that Python selects by name.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace batchdeck {
 
-// Throw std::invalid_argument for a name that is none.
+// Throw std::invalid_argument for an unknown name.
 Activation activation_of(const std::string& name);
 Combine combine_of(const std::string& name);
 Score score_of(const std::string& name);

@@ -5,11 +5,11 @@
 
 namespace batchdeck::LEVEL {
 
-// Numbers of a piece: about 10 us, twice what it takes to hand one to another core.
+// Numbers of a piece: about 10 us, twice the time to pass one to another core.
 constexpr int64_t kNormPiece = 1 << 15;
 
-// One group of one row. It is read once: widened, it stays in `wide`, which has room for whole
-// vectors, and statistics and result come from there.
+// One group of one row. It is read once: widened, it stays in `wide`, which has space for whole
+// vectors, and statistics and result are computed from it.
 template <class T>
 inline void norm_group(const NormArgs& args, const T* x, T* out, float* wide) {
   const int64_t width = args.width;
@@ -22,8 +22,8 @@ inline void norm_group(const NormArgs& args, const T* x, T* out, float* wide) {
   });
   float mean = 0;
   if (args.center) {
-    // From the differences, since the mean of squares less the mean's square cancels. The last
-    // vector's empty lanes are made to differ by nothing.
+    // Computed from the differences, because the mean of squares less the mean's square cancels.
+    // The last vector's empty lanes are set to differ by 0.
     mean = sum_of(total) / float(width);
     for (int64_t i = width; i < round_up(width, 16); i++) wide[i] = mean;
     squares = f32x16{};

@@ -1,5 +1,5 @@
-// Points of the lattices that GGUF's types IQ1, IQ2 and IQ3 choose from (ggml's tables, MIT licence), as
-// numbers of a point's features: two bits a feature, the first lowest, of 8 features (IQ1, IQ2); or three
+// Points of the lattices of GGUF's types IQ1, IQ2 and IQ3 (ggml's tables, MIT licence), as numbers
+// of a point's features: two bits a feature, the first lowest, of 8 features (IQ1, IQ2); or three
 // bits, of 4 features (IQ3).
 #pragma once
 

@@ -25,9 +25,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long a worker waits for the next operation before it sleeps. Measured on two cores of a Xeon
-// (Sapphire Rapids, virtual): a spinning worker begins 0.4 us after the call; to wake a sleeping one
-// costs the caller 11 us, and it begins after 27 us. Between the operations of a step lie the short
-// ones that the caller computes alone, well below 100 us.
+// (Sapphire Rapids, virtual): a spinning worker begins 0.4 us after the call; to wake a sleeping
+// one costs the caller 11 us, and it begins after 27 us. Between the operations of a step are the
+// short ones that the caller computes alone, well below 100 us.
 constexpr std::chrono::microseconds kSpin{100};
 
 void pause() {
@@ -36,7 +36,7 @@ void pause() {
 #endif
 }
 
-// Whether it became true within `limit`. By the clock: a pause is 10 to 140 cycles long.
+// Whether it became true within `limit`, by the clock, because a pause is 10 to 140 cycles long.
 template <class Condition>
 bool spin(const Condition& condition, Clock::duration limit) {
   const auto end = Clock::now() + limit;
@@ -49,8 +49,8 @@ bool spin(const Condition& condition, Clock::duration limit) {
   return condition();
 }
 
-// Threads that start meanwhile take no signals: those are the interpreter's, and one that a worker
-// took would not interrupt what the interpreter waits for.
+// Threads that start meanwhile block signals: those are for the interpreter, and one that a worker
+// received would not interrupt the interpreter's wait.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -80,17 +80,17 @@ struct Pool::State {
   bool is_started = false;
   Scratch scratch;  // of the calling thread
 
-  // An operation: written while no piece is left, read by those who hold a piece. Nobody else may
-  // look, so a worker that comes late does no harm: it takes from `left` what is not there, or a
+  // An operation: written while no piece is left, read by the holders of a piece. Other threads
+  // must not read it, so a late worker does no harm: it takes from `left` either nothing, or a
   // piece of the next operation, which is as good as any.
   Piece piece = nullptr;
   const void* context = nullptr;
   int64_t count = 0;
   std::atomic<bool> failed{false};
 
-  alignas(64) std::atomic<int64_t> left{0};  // pieces that nobody holds yet; below 0 is none
+  alignas(64) std::atomic<int64_t> left{0};  // pieces not taken yet; below 0 is none
   alignas(64) std::atomic<int64_t> done{0};  // pieces finished
-  alignas(64) std::atomic<uint32_t> calls{0};  // moves with each operation; what workers sleep on
+  alignas(64) std::atomic<uint32_t> calls{0};  // changes with each operation; workers sleep on it
   std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
 
@@ -133,7 +133,7 @@ struct Pool::State {
     if (sleepers.load() > 0) futex(calls, FUTEX_WAKE, wanted);
   }
 
-  // Where the system gives fewer threads, those do all the pieces.
+  // If the system allows fewer threads, those run all the pieces.
   void start() {
     is_started = true;
     const SignalsBlocked blocked;
@@ -158,8 +158,8 @@ struct Pool::State {
 };
 
 Pool::Pool() : state_(new State(1)) {
-  // A child has no workers, and what they and other threads held will never be let go. The state
-  // is left to itself.
+  // A child has no workers, and locks held by them and other threads will never be released. The
+  // old state is abandoned.
   pthread_atfork(nullptr, nullptr, [] {
     Pool& pool = get();
     pool.state_ = new State(pool.state_->threads);
@@ -193,7 +193,7 @@ void Pool::run(int64_t count, Piece piece, const void* context) {
   s.done.store(0, std::memory_order_relaxed);
   s.call(count);
   s.take(s.scratch);
-  // Pieces are waited for, not workers: one that never woke holds up nobody.
+  // Waits for pieces, not workers: one that never woke delays nothing.
   const auto is_done = [&] { return s.done.load(std::memory_order_acquire) == count; };
   if (!spin(is_done, kSpin)) {
     while (!is_done()) sched_yield();

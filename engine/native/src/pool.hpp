@@ -1,4 +1,4 @@
-// The threads that compute: one pool for the process.
+// The threads of kernels: one pool for the process.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 namespace batchdeck {
 
 // The calling thread and threads() - 1 workers take pieces from one counter, first piece first. A
-// worker that finds none spins for a while, for the next operation of a step is microseconds away,
-// then sleeps. Workers start with the first operation that can use them, as many as the system gives;
-// a forked child starts its own.
+// worker that finds none spins for a while, because the next operation of a step is microseconds
+// away, then sleeps. Workers start with the first operation that can use them, as many as the
+// system allows; a forked child starts its own.
 class Pool {
  public:
   using Piece = void (*)(const void* context, int64_t piece, Scratch& scratch);
 
   static Pool& get();
   int threads() const;
-  // At least 1, the calling thread. Waits for the operation that runs.
+  // At least 1, the calling thread. Waits for the running operation.
   void resize(int threads);
   // Calls piece(context, i, scratch) for each i below `count`; returns when all are done. A single
-  // piece runs on the caller and wakes nobody. Not from within a piece. Calls from several threads
-  // take turns. Throws std::bad_alloc if a piece did, once none runs any more; a piece must throw
-  // nothing else.
+  // piece runs on the caller and wakes no worker. Not from within a piece. Calls from several
+  // threads take turns. Throws std::bad_alloc if a piece did, once none is running; a piece must
+  // throw nothing else.
   void run(int64_t count, Piece piece, const void* context);
 
   template <class F>
@@ -36,7 +36,7 @@ class Pool {
   State* state_;
 };
 
-// Runs all pieces of a kernel on the pool. Whoever calls has let go of the interpreter.
+// Runs all pieces of a kernel on the pool. The caller has released the interpreter's lock.
 template <class Args>
 void run_pieces(int64_t (*pieces)(const Args&, int), void (*kernel)(const Args&, int, int64_t, Scratch&),
                 const Args& args) {

@@ -12,7 +12,7 @@
 namespace batchdeck {
 namespace {
 
-// Completes an operation with what the step brings, and runs it.
+// Completes an operation with the step's inputs, and runs it.
 struct Execution {
   const Kernels& kernels;
   const Program& program;
@@ -84,7 +84,7 @@ struct Execution {
   }
 };
 
-// `needed` is unsigned, for the largest number there is has a next one, and -1 has 0.
+// `needed` is unsigned, because the largest number has a next one, and -1 has 0.
 void at_most(uint64_t needed, int64_t limit, const char* name, const char* unit, const char* what) {
   if (needed > uint64_t(limit)) {
     refuse(name, std::to_string(needed) + " " + unit + ", but " + what + " " + std::to_string(limit));

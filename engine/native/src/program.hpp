@@ -1,4 +1,4 @@
-// A forward pass, written down once and run for each step.
+// A forward pass, recorded once and run for each step.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct Embed {
   bool positions;
 };
 
-// Copies the rows that sample, out of the tokens' rows.
+// Copies the rows that sample from the tokens' rows.
 struct Gather {
   DType dtype;
   int64_t width;
@@ -33,7 +33,7 @@ struct Gather {
   int64_t out_stride;
 };
 
-// Over the cache of this layer, as it is when the step runs.
+// Over the cache of this layer, as of the running step.
 struct Store {
   StoreArgs args;
   int64_t layer;
@@ -43,7 +43,7 @@ struct Attend {
   int64_t layer;
 };
 
-// For at most so many rows.
+// For at most this many rows.
 struct Linear {
   LinearArgs args;
   int64_t most_rows;
@@ -53,8 +53,8 @@ struct Experts {
   int64_t most_rows;
 };
 
-// Arguments of a kernel, all but what a step brings: its number of rows, ids, positions, slots,
-// rows of attention and of states.
+// Arguments of a kernel, except those of a step: its number of rows, ids, positions, slots, rows of
+// attention and of states.
 using Operation = std::variant<Embed, NormArgs, Linear, RotateArgs, Store, Attend,
                                ElementwiseArgs, Gather, ConvolveArgs, RecurArgs, Experts>;
 constexpr std::array kOperationNames = {"embed",  "norm",        "linear", "rotate",
@@ -62,7 +62,7 @@ constexpr std::array kOperationNames = {"embed",  "norm",        "linear", "rota
                                         "convolve", "recur",     "experts"};
 static_assert(kOperationNames.size() == std::variant_size_v<Operation>);
 
-// What a step must stay within, so that no operation leaves its memory.
+// Limits of a step, so that no operation leaves its memory.
 struct Limits {
   int64_t tokens = std::numeric_limits<int64_t>::max();     // rows of the buffers
   int64_t samples = std::numeric_limits<int64_t>::max();    // rows of the buffers by sample
@@ -71,8 +71,8 @@ struct Limits {
   int64_t states = std::numeric_limits<int64_t>::max();     // slots of states
 };
 
-// Operations in order. Whoever adds one has checked its arguments, and says what limits they set.
-// Runs and changes take turns.
+// Operations in order. The caller of `add` has checked its arguments, and states their limits. Runs
+// and changes take turns.
 class Program {
  public:
   struct Cost {
@@ -81,21 +81,20 @@ class Program {
   };
   using Profile = std::array<Cost, std::variant_size_v<Operation>>;
 
-  // The tighter of these limits and those there are holds.
+  // The tighter of these limits and the existing ones applies.
   void limit(const Limits& limits);
-  // A layer's cache of so many blocks. Another may take its place, not one of another shape; once
-  // this returns, the former is no longer read. Throws std::invalid_argument.
+  // A layer's cache of this many blocks. Another of the same shape may replace it; once this
+  // returns, the former is no longer read. Throws std::invalid_argument.
   void set_cache(int64_t layer, const Cache& cache, int64_t blocks);
-  // Throws std::invalid_argument where the layer has none.
+  // Throws std::invalid_argument if the layer has none.
   const Cache& cache(int64_t layer) const;
-  // `per_sample`: it has a row for each row that samples, else one for each token. Returns its
-  // index.
+  // `per_sample`: whether its rows are those that sample, else all tokens. Returns its index.
   int64_t add(const Operation& operation, bool per_sample, const Limits& limits = {});
   int64_t size() const { return int64_t(instructions_.size()); }
-  // Runs the operations [first, last). Throws std::invalid_argument, before it has done anything,
-  // where the step leaves the limits.
+  // Runs the operations [first, last). Throws std::invalid_argument, before any operation, if the
+  // step exceeds the limits.
   void run(Step& step, int64_t first, int64_t last);
-  // What each kind has cost since this was last asked.
+  // The cost of each kind since the last call.
   Profile profile();
 
  private:

@@ -1,4 +1,4 @@
-// Weights as whole numbers: the scale of each group, and codes by scales that are given.
+// Weights as integers: the scale of each group, and codes for given scales.
 #pragma once
 
 #include "share.hpp"
@@ -13,8 +13,9 @@ inline uint16_t narrow_half(float value) {
   return uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Codes less their zero reach as far down as they can, but of 8 bits no further than up: 127 times a scale
-// that is rounded to bfloat16 is less than half a scale off, so that the code is found again.
+// Codes less their zero reach as far down as possible, but for 8 bits no further than up: 127 times
+// a scale that is rounded to bfloat16 is less than half a scale off, so that the code can be
+// recovered.
 constexpr float least_of(Coding coding) {
   return coding == Coding::int8 ? -127.0f : -float(middle_of(coding));
 }
@@ -22,8 +23,8 @@ inline f32x16 code_of(f32x16 value, float inverse, float least, float most) {
   return max(min(round_nearest(value * inverse), splat(most)), splat(least));
 }
 
-// Codes by 1 / `inverse` lose least if they are multiplied with `scale`: then their squares, and those of
-// what is lost, make up the group's. `kept` is the former.
+// Codes by 1 / `inverse` lose least if they are multiplied by `scale`: then their squares, and
+// those of the loss, sum to the group's. `kept` is the former.
 struct Fit {
   float kept, scale;
 };
@@ -40,8 +41,8 @@ inline Fit fit_of(const T* weight, int64_t count, float inverse, float least, fl
   return square > 0 ? Fit{product * product / square, product / square} : Fit{0, 0};
 }
 
-// Codes of 4 bits reach one further on the side of the least, so either sign of a scale may be better. There
-// it pays to cut the greatest number off, or not to use the last code; of 8 bits it does not.
+// Codes of 4 bits reach one further on the negative side, so either sign of a scale may be better.
+// There it pays to clip the greatest number, or not to use the last code; for 8 bits it does not.
 template <class T>
 inline float scale_of(const T* weight, int64_t count, Coding coding) {
   f32x16 most = {};
@@ -104,7 +105,7 @@ inline void quantize(const QuantizeArgs& args, int threads, int64_t piece, Scrat
 // Codes of kCodeUnit features of the rows of a panel.
 using CodeSquare = uint8_t[kPanel][kCodeUnit];
 
-// Puts the square of that number to its place in a packed group.
+// Stores the square of that number at its place in a packed group.
 template <Coding C>
 inline void put_square(const CodeSquare& codes, int64_t square, int64_t features, uint8_t* group) {
   constexpr int64_t kBits = bits_of(C) == 8 ? 8 : 4;
@@ -149,7 +150,7 @@ inline void put_square(const CodeSquare& codes, int64_t square, const Quantizati
   }
 }
 
-// Puts scales and zeros behind the codes of a packed group.
+// Stores scales and zeros after the codes of a packed group.
 inline void put_scales(const uint16_t (&of_rows)[2][kPanel], const Quantization& q, uint8_t* group) {
   std::memcpy(group + kPanel * q.group * bits_of(q.coding) / 8, of_rows,
               sizeof of_rows[0] * (q.has_zeros ? 2 : 1));

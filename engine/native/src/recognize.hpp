@@ -1,26 +1,27 @@
-// Weights that were whole numbers with scales before they were unpacked: which scales, and which zeros.
+// Weights that were integers with scales before they were unpacked: finds the scales and the zeros.
 #pragma once
 
 #include "quantize.hpp"
 
 namespace batchdeck::LEVEL {
 
-// Numbers step (code - zero), where a zero need be no whole number.
+// Numbers step (code - zero), where a zero need not be an integer.
 struct Lattice {
   float step, zero;
 };
 
 constexpr int64_t kMostRecognized = 128;  // numbers of a group
 
-// The numbers of a group, and which lattice they lie on. They may have been rounded to bfloat16, which
-// keeps 8 bits, after they were made of a scale in float16. Floats are first taken for what they are: a step
-// that is 1/256 too small fits all codes of 8 bits but for such a rounding.
+// The numbers of a group, and the lattice on which they lie. They may have been rounded to
+// bfloat16, which has 8 bits, after they were computed from a scale in float16. Floats are first
+// assumed to be exact: a step that is 1/256 too small fits all codes of 8 bits up to such a
+// rounding.
 class Group {
  public:
   template <class T>
   Group(const T* weight, int64_t count) : count_(count), is_exact_(sizeof(T) == 4) {
     for (int64_t i = 0; i < count; i += 16) store(values_ + i, load_first(weight + i, count - i));
-    // Vectors are filled up with what is there already.
+    // Vectors are padded with existing numbers.
     for (int64_t i = count; i % 16 != 0; i++) values_[i] = values_[0];
     f32x16 low = load(values_), high = low;
     for (int64_t i = 16; i < count; i += 16) {
@@ -48,8 +49,8 @@ class Group {
     }
     for (int64_t end = 1; end <= most; end++) {
       const float step = (high_ - low_) / float(end);
-      // Numbers may be off by a quarter of a step: they lie so far from 0 that rounding has taken their
-      // codes. What is left of them are the finest steps.
+      // Numbers may be off by a quarter of a step, if they are so far from 0 that rounding has lost
+      // their codes. Only the finest steps remain for these.
       if (slack_of(splat(greatest_), true, kRounding)[0] > step / 4) break;
       if (settles({step, -low_ / step}, 0, most, true, kRounding, found)) return true;
     }
@@ -59,18 +60,18 @@ class Group {
   }
 
  private:
-  // Of bfloat16 2^-8, and something for the scale.
+  // 2^-8 for bfloat16, and something for the scale.
   static constexpr float kRounding = 0x1.2p-8f;
-  // Of float16 2^-11, and as much for the scale.
+  // 2^-11 for float16, and as much for the scale.
   static constexpr float kExact = 0x1.1p-10f;
 
-  // As `find`, of numbers that were rounded so much.
+  // As `find`, for numbers that were rounded by this much.
   bool find_by(float rounding, int64_t middle, float step_before, Lattice& found) const {
     const auto fits_by = [&](float step) {
       return step != 0 && settles({step, 0}, -middle, middle - 1, false, rounding, found);
     };
-    // Where rows have one scale, it is that of the group before. Else the greatest number mostly has the
-    // last code; it may be rounded by half a step where codes have 8 bits.
+    // If rows have one scale, it is that of the previous group. Otherwise the greatest number
+    // mostly has the last code; it may be rounded by half a step if codes have 8 bits.
     if (fits_by(step_before)) return true;
     const int64_t around = middle > 8 && rounding == kRounding ? 2 : 0;
     for (int64_t end = middle; end > 0; end--) {
@@ -82,8 +83,8 @@ class Group {
     return false;
   }
 
-  // By how much a number of this size may be off. Where there is a zero, so may be all by what the greatest
-  // was rounded by, and the line through them.
+  // By how much a number of this size may be off. With a zero, all may also be off by the rounding
+  // of the greatest, and so may the line through them.
   f32x16 slack_of(f32x16 size, bool has_zero, float rounding) const {
     return (has_zero ? splat(1.5f * greatest_) : size) * rounding;
   }
@@ -101,20 +102,21 @@ class Group {
     }
     return true;
   }
-  // Whether the numbers fit, and still do by the best step and zero, in float16.
-  // At first the step is as far off as the number that it was made of.
+  // Whether the numbers fit, and still do with the best step and zero, in float16. At first the
+  // step is as far off as the number from which it was computed.
   bool settles(Lattice lattice, int64_t least, int64_t most, bool has_zero, float rounding,
                Lattice& found) const {
     if (lattice.step != 0 && !fits(lattice, least, most, has_zero, 2 * rounding)) return false;
-    // With a better step some codes are other ones.
+    // A better step changes some codes.
     for (int time = 0; time < 2; time++) lattice = has_zero ? nearest(lattice) : central(lattice, most, rounding);
     const float whole = nearbyintf(lattice.zero);
     if (fabsf(lattice.zero - whole) < 0x1p-6f) lattice.zero = whole;
     found = {widen_half(narrow_half(lattice.step)), widen_half(narrow_half(lattice.zero))};
     return found.step == 0 ? greatest_ == 0 : fits(found, least, most, has_zero, rounding);
   }
-  // In the middle of all steps by which the numbers can have been rounded to what they are. None has a code
-  // above the last: by a step that is a little too small the greatest would, and would keep it so.
+  // The middle of all steps with which the numbers can have been rounded to these values. None has
+  // a code above the last: with a step that is a little too small the greatest would, and would
+  // keep it so.
   Lattice central(const Lattice& lattice, int64_t last, float rounding) const {
     f32x16 least = {}, most = splat(INFINITY);
     for (int64_t i = 0; i < count_; i += 16) {
@@ -128,7 +130,7 @@ class Group {
     }
     return {copysignf((max_of(least) - max_of(-most)) / 2, lattice.step), 0};
   }
-  // With the least squares between the numbers and what their codes mean.
+  // With the least squares between the numbers and the values of their codes.
   Lattice nearest(const Lattice& lattice) const {
     if (high_ == low_) return lattice;
     double codes = 0, values = 0, squares = 0, products = 0;

@@ -6,16 +6,16 @@
 
 namespace batchdeck::LEVEL {
 
-// Columns of a state are independent of each other. So many registers of them at once, with two sums
-// each, hide how long a sum takes.
+// Columns of a state are independent of each other. This many registers of them at once, with two
+// sums each, hide the latency of a sum.
 constexpr int kRecurVectors = 4;
 
-// What a token brings to a head beside its value.
+// A token's numbers for a head beside its value.
 struct RecurToken {
   float decay, step, beta, product;  // product: query times key, scaled
 };
 
-// The length of keys is that of fla's kernels, whose epsilon is within the root.
+// The length of keys is computed as in fla's kernels, with the epsilon within the root.
 constexpr float kLengthEps = 1e-6f;
 
 // Queries and keys of a head as floats, the queries scaled.
@@ -55,15 +55,15 @@ inline RecurToken recur_token(const RecurArgs& args, int64_t token, int64_t head
   return {std::exp(args.decay_scale[head] * step), step, beta, 0};
 }
 
-// What a head computes with, in floats: query, key and value of each token of a tile, and what else
-// it brings. The output takes the value's place.
+// A head's inputs in floats: query, key, value and other numbers of each token of a tile. The
+// output replaces the value.
 struct RecurTile {
   float *query, *key, *value;
   RecurToken* tokens;
   int64_t key_room, value_room;  // floats from token to token
 };
 
-// Tokens of a tile: their queries and keys stay in a cache while a state's columns pass by.
+// Tokens of a tile: their queries and keys stay in a cache while the state's columns are processed.
 constexpr int64_t kRecurTile = 16;
 
 // One token, kVectors times V columns of a head's state. V is a register, or a single float.
@@ -89,7 +89,7 @@ inline void recur_columns(const RecurArgs& args, const RecurToken& token, const 
     const V out = read[j] * token.decay + given[j] * token.product + v * skip;
     std::memcpy(value + j * kStep, &out, sizeof out);
   }
-  // A sequence's first token does not read what another left.
+  // A sequence's first token does not read the previous state.
   for (int64_t i = 0; i < args.key_dim; i++) {
     for (int j = 0; j < kVectors; j++) {
       float* row = state + i * width + j * kStep;
@@ -100,8 +100,8 @@ inline void recur_columns(const RecurArgs& args, const RecurToken& token, const 
   }
 }
 
-// The columns of a head's state from `column` on, as many registers of them at once as there are;
-// returns the first that is left.
+// The columns of a head's state from `column` on, as many registers at once as possible; returns
+// the first remaining column.
 template <class V, int kVectors>
 inline int64_t recur_tile(const RecurArgs& args, const RecurTile& tile, int64_t count, float* state,
                           float skip, bool is_first, int64_t column) {
@@ -158,7 +158,8 @@ inline void recur_head(const RecurArgs& args, int64_t row, int64_t head, const R
   }
 }
 
-// A piece is a head of a row. Decoding, it reads and writes a state of 64 KB in 3 us (AVX-512, EPYC).
+// A piece is a head of a row. Decoding, it reads and writes a state of 64 KB in 3 us (AVX-512,
+// EPYC).
 inline int64_t recur_pieces(const RecurArgs& args, int) { return args.rows.rows * args.heads; }
 
 inline void recur(const RecurArgs& args, int, int64_t piece, Scratch& scratch) {

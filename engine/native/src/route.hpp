@@ -1,4 +1,4 @@
-// The choice of experts for a row, and the sum of what they give.
+// The choice of experts for a row, and the sum of their results.
 #pragma once
 
 #include "share.hpp"
@@ -9,8 +9,8 @@ namespace batchdeck::LEVEL {
 // Numbers that a piece of a sum reads.
 constexpr int64_t kCombinePiece = 1 << 14;
 
-// The `count` greatest of `n` numbers, the greatest first, of equals the first. There are always
-// `count` different ones, whatever the numbers are.
+// The `count` greatest of `n` numbers, the greatest first, of equals the first. They are always
+// `count` different ones, whatever the numbers.
 inline void take_best(const float* numbers, int64_t n, int64_t count, int32_t* best) {
   int64_t have = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -39,7 +39,7 @@ inline void score_logits(const RouteArgs& args, const float* logits, float* scor
   for (int64_t i = 0; i < args.experts; i++) scores[i] /= total;
 }
 
-// Rules out all experts that are in none of the best groups.
+// Excludes all experts outside the best groups.
 inline void keep_groups(const RouteArgs& args, float* choices, float* groups, int32_t* best) {
   const int64_t size = args.experts / args.groups;
   for (int64_t group = 0; group < args.groups; group++) {
@@ -63,7 +63,7 @@ inline void route(const RouteArgs& args, int64_t row, Scratch& scratch) {
   auto* best = reinterpret_cast<int32_t*>(groups + n);
   const float* logits = args.logits + row * args.logits_stride;
   score_logits(args, logits, scores);
-  // Logits have the order of their scores, and fewer of them are equal.
+  // Logits have the order of their scores, with fewer equal ones.
   const bool by_score = args.correction != nullptr || args.group_best > 1;
   std::memcpy(choices, by_score ? scores : logits, size_t(n) * sizeof(float));
   for (int64_t i = 0; args.correction != nullptr && i < n; i++) choices[i] += args.correction[i];

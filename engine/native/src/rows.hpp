@@ -1,11 +1,11 @@
-// A matrix in memory that somebody else keeps.
+// A matrix in memory owned by someone else.
 #pragma once
 
 #include "kernels.hpp"
 
 namespace batchdeck {
 
-// Rows of numbers beside each other, `stride` numbers apart.
+// Rows of adjacent numbers, `stride` numbers apart.
 struct Rows {
   DType dtype;
   void* data;

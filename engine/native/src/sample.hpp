@@ -1,8 +1,8 @@
-// Chooses one token of each row: a least logit that the filters leave, then a draw by inversion.
+// Chooses one token of each row: the least logit that the filters allow, then a draw by inversion.
 //
-// Nothing is sorted. A row is read once for its maxima by chunks; where those show that few chunks
-// hold all that can be chosen, only what is worth keeping of them is looked at from there on. The
-// bounds of the filters are found by `Search`.
+// Nothing is sorted. A row is read once for its maxima by chunks; if those show that few chunks
+// contain all candidates, only these are copied and read from then on. `Search` finds the bounds of
+// the filters.
 #pragma once
 
 #include <cfloat>
@@ -20,7 +20,7 @@ inline void fill(float* to, int64_t count, float value) {
   for (int64_t i = 0; i < count; i += 16) store(to + i, splat(value));
 }
 
-// One row on its way to a token.
+// The sampling of one row.
 class Draw {
  public:
   Draw(const SampleArgs& args, int64_t row, Scratch& scratch)
@@ -46,7 +46,7 @@ class Draw {
     if (!scan()) return -1;
     if (temperature == 0) return first_of_top();
 
-    // No temperature overflows: the largest is 0 where weights are taken.
+    // No temperature overflows: the largest is 0 when weights are computed.
     inverse_ = min(1 / temperature, FLT_MAX);
     const auto below_top = [&](double scaled) {
       return max(float(double(top_) + scaled * double(temperature)), -FLT_MAX);
@@ -65,7 +65,7 @@ class Draw {
   }
 
  private:
-  // Maxima of chunks and row; whether the row is one to choose from.
+  // Maxima of chunks and row; returns whether the row can be sampled.
   bool scan() {
     bool nan = false;
     for (int64_t first = 0, chunk = 0; first < all_.count; first += kChunk, chunk++) {
@@ -92,9 +92,9 @@ class Draw {
     return token;
   }
 
-  // The `count`-th largest; the least float where fewer are finite.
+  // The `count`-th largest; the least float if fewer are finite.
   float largest(int64_t count) {
-    // As many chunks reach up to the count-th largest of the maxima, so that many numbers do.
+    // `count` chunks reach the count-th largest of the maxima, and so do at least as many numbers.
     const Weighted tops = {tops_, top_weights_, ceil_div(all_.count, kChunk)};
     fill(top_weights_, tops.count, 1);
     keep(least_of(tops, double(count), -FLT_MAX));
@@ -117,14 +117,14 @@ class Draw {
     return search.find(near_, near_weights_);
   }
 
-  // By bisection alone; `lowest` where they weigh less than `wanted`.
+  // By bisection only; `lowest` if they weigh less than `wanted`.
   float least_of(const Weighted& few, double wanted, float lowest) const {
     Search search = {few, wanted, key_of(lowest), key_of(top_) + 1, 0};
     search.bisect(1);
     return float_of(search.low);
   }
 
-  // Leaves what is at least `bound`, if that lies in few of the chunks.
+  // Keeps only numbers of at least `bound`, if they are in few of the chunks.
   void keep(float bound) {
     if (is_kept_) return;
     const int64_t chunks = ceil_div(all_.count, kChunk);
@@ -153,7 +153,7 @@ class Draw {
     return select(at_least(value, splat(floor)), exp(scaled), f32x16{});
   }
 
-  // Weights of what is at least `floor`, 0 for the rest; their sum.
+  // Weights of numbers of at least `floor`, 0 for the rest; returns their sum.
   double weigh(float floor) {
     double total = 0;
     for (int64_t first = 0; first < all_.count; first += kChunk) {
@@ -169,7 +169,7 @@ class Draw {
     return total;
   }
 
-  // The sum of those weights whose logit is at least `floor`.
+  // The sum of the weights whose logit is at least `floor`.
   double add_up(float floor) {
     double total = 0;
     for (int64_t first = 0; first < all_.count; first += kChunk) {
@@ -205,7 +205,7 @@ class Draw {
   int64_t top_chunk_ = 0;
   float inverse_ = 1;
   float *weights_, *kept_, *near_, *near_weights_, *tops_, *top_weights_, *sums_;
-  int32_t* places_;  // in the vocabulary, of what is kept
+  int32_t* places_;  // in the vocabulary, of kept numbers
 };
 
 inline void sample(const SampleArgs& args, int64_t row, Scratch& scratch) {

@@ -1,4 +1,4 @@
-// Memory that a piece of a kernel computes in.
+// Temporary memory of a piece of a kernel.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch();
-  // At least `bytes`; what it gave before in this piece is no longer valid.
+  // At least `bytes`; the previous result in this piece is no longer valid.
   void* get(size_t bytes);
 
  private:

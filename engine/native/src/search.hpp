@@ -1,6 +1,7 @@
-// The greatest number such that those at least as large weigh what is wanted: the k-th largest, the
-// least of a nucleus. Nothing is sorted: bounds are found by probing, how much lies at or above a
-// value? Every probe is a pass, so pivots come from a sample, and what they rule out leaves.
+// The greatest number such that those at least as large weigh a wanted sum: the k-th largest, the
+// least of a nucleus. Nothing is sorted: bounds are found by probing how much lies at or above a
+// value. Every probe is a pass, so pivots come from a sample, and numbers that they rule out are
+// dropped.
 #pragma once
 
 #include <initializer_list>
@@ -25,14 +26,14 @@ inline float float_of(int64_t key) {
   return load_as<float>(&bits);
 }
 
-// Numbers and what each weighs; there is room for whole vectors of weights.
+// Numbers and their weights; there is space for whole vectors of weights.
 struct Weighted {
   const float* values;
   const float* weights;
   int64_t count;
 };
 
-// What the numbers of the chunk at `first` that are at least `bound` weigh.
+// The weight of the numbers of the chunk at `first` that are at least `bound`.
 inline float chunk_mass(const Weighted& all, int64_t first, float bound) {
   const int64_t last = min(first + kChunk, all.count);
   f32x16 sums = {};
@@ -57,7 +58,7 @@ struct Search {
   int64_t low, high;  // keys
   double reached;
   double above = 0;
-  double left = 0;  // what the numbers weigh that have left `all`
+  double left = 0;  // the weight of numbers dropped from `all`
 
   void probe(int64_t key) {
     if (key <= low || key >= high) return;
@@ -71,13 +72,13 @@ struct Search {
     }
   }
 
-  // Until no more than `width` keys are left.
+  // Until at most `width` keys remain.
   void bisect(int64_t width) {
     while (high - low > width) probe(low + (high - low) / 2);
   }
 
-  // Probes where a sample has what is wanted, give or take its error, which leaves a small part of
-  // the numbers if the sample is a good one, and loses nothing if it is not.
+  // Probes where a sample reaches the wanted sum, plus and minus its error, which leaves a small
+  // part of the numbers if the sample is a good one, and loses nothing if it is not.
   void probe_by_sample() {
     float values[kSampled], weights[kSampled];
     const int64_t stride = all.count / kSampled * 16;
@@ -99,7 +100,7 @@ struct Search {
     }
   }
 
-  // Lets go of what is out of bounds; what stays lies in `values` and `weights` from now on.
+  // Drops the numbers out of bounds; the others are in `values` and `weights` from now on.
   void narrow(float* values, float* weights) {
     const float least = float_of(low), most = float_of(high);
     int64_t kept = 0;
@@ -117,7 +118,7 @@ struct Search {
     left = above;
   }
 
-  // The number; `values` and `weights` have room for all of them and a vector more.
+  // The number; `values` and `weights` have space for all of them and a vector more.
   float find(float* values, float* weights) {
     for (int64_t before = INT64_MAX; all.count > kFew && all.count <= before / 2;) {
       before = all.count;

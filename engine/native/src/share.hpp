@@ -1,4 +1,4 @@
-// How kernels that go through a matrix by rows are cut into pieces.
+// How kernels that process a matrix by rows are divided into pieces.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@ struct Share {
   int64_t first, last;
 };
 
-// Pieces of whole rows, as even as they come, of about `piece` numbers each.
+// Pieces of whole rows, as even as possible, of about `piece` numbers each.
 inline int64_t row_pieces(int64_t rows, int64_t width, int64_t piece) {
   return min(ceil_div(rows * width, piece), rows);
 }
@@ -20,8 +20,8 @@ inline Share share_of(int64_t rows, int64_t pieces, int64_t piece) {
   return {rows * piece / pieces, rows * (piece + 1) / pieces};
 }
 
-// body(i, count) for the numbers [i, i + count) of [first, last). The whole vectors come first, with
-// a count that is known where body is inlined: only the last pays for being less than one.
+// body(i, count) for the numbers [i, i + count) of [first, last). The whole vectors come first,
+// with a count that is a constant where body is inlined: only the last pays for being partial.
 template <class F>
 inline void each_vector(int64_t first, int64_t last, const F& body) {
   int64_t i = first;

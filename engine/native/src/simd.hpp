@@ -1,6 +1,7 @@
 // Vectors of 16 floats in the compiler's own vector types: one register of AVX-512, two of AVX2.
-// Included once for each level, inside that level's namespace. What differs between levels, and what
-// the compiler's operators do badly (comparisons, choices, reductions), is here and nowhere else.
+// Included once for each level, inside that level's namespace. All differences between levels, and
+// operations that the compiler's operators do badly (comparisons, choices, reductions), are here
+// and nowhere else.
 #pragma once
 
 #include <cmath>
@@ -24,8 +25,9 @@ constexpr i32x16 kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 1
 
 inline f32x16 splat(float value) { return f32x16{} + value; }
 
-// Single numbers. Those of <algorithm> would be one function for all levels, compiled for any of them.
-// As the instructions have it, the result is `b` where either is NaN; so it is of the vectors' below.
+// Single numbers. Those of <algorithm> would be one function for all levels, compiled for any of
+// them. As with the instructions, the result is `b` if either is NaN; so it is for the vectors
+// below.
 template <class T>
 constexpr T min(T a, T b) { return a < b ? a : b; }
 template <class T>
@@ -40,8 +42,8 @@ inline V load_as(const void* from) {
 inline f32x16 load(const float* from) { return load_as<f32x16>(from); }
 inline void store(float* to, f32x16 value) { std::memcpy(to, &value, sizeof value); }
 
-// Past the caches, for what nobody reads soon: `to` is aligned to 64 bytes. Other threads see it after
-// a locked instruction of this one, such as the pool's count of finished pieces.
+// Bypasses the caches, for data that is not read soon: `to` is aligned to 64 bytes. Other threads
+// see it after a locked instruction of this one, such as the pool's count of finished pieces.
 inline void stream(float* to, f32x16 value) {
 #ifdef __AVX512F__
   _mm512_stream_ps(to, (__m512)value);
@@ -52,14 +54,14 @@ inline void stream(float* to, f32x16 value) {
 #endif
 }
 
-// Asks for the lines of [from, from + bytes), to be read or to be written soon.
+// Prefetches the lines of [from, from + bytes), to read or to write soon.
 inline void fetch(const void* from, int64_t bytes) {
   const auto* line = static_cast<const char*>(from);
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i, 0, 2);
 }
 inline void claim(void* to, int64_t bytes) {
-  // Not __builtin_prefetch: without -mprfchw it asks for a line that others may have too. Where
-  // there is no such instruction, it does nothing.
+  // Not __builtin_prefetch: without -mprfchw it requests a line that others may share. Without such
+  // an instruction, it does nothing.
   for (int64_t i = 0; i < bytes; i += 64) {
     __asm__ volatile("prefetchw %0" ::"m"(static_cast<char*>(to)[i]));
   }
@@ -74,12 +76,12 @@ inline f32x16 widen(u16x16 value) {
 }
 inline f32x16 load(const bf16* from) { return widen(load_as<u16x16>(from)); }
 
-// gcc may leave these out of line where much calls them. Always inlined, silu of a gated product takes
-// 12 ns a vector, and took 105 before (AVX2, EPYC).
+// gcc may not inline these in large callers. Always inlined, silu of a gated product takes 12 ns a
+// vector, and took 105 before (AVX2, EPYC).
 #define INLINE inline __attribute__((always_inline))
 
-// A truth value for each of 16 lanes, for `select`, `bits_of` and `any`. For numbers in two
-// registers gcc 12 makes of `?:` between its own vectors sixteen comparisons, one after another.
+// A boolean for each of 16 lanes, for `select`, `bits_of` and `any`. For numbers in two registers
+// gcc 12 compiles `?:` between its own vectors to sixteen comparisons, one after another.
 #ifdef __AVX512F__
 using Mask = __mmask16;
 #else
@@ -104,7 +106,7 @@ INLINE Mask less(f32x16 a, f32x16 b) { return compare<_CMP_LT_OQ>(a, b); }
 INLINE Mask more(f32x16 a, f32x16 b) { return compare<_CMP_GT_OQ>(a, b); }
 INLINE Mask at_least(f32x16 a, f32x16 b) { return compare<_CMP_GE_OQ>(a, b); }
 INLINE Mask equal(f32x16 a, f32x16 b) { return compare<_CMP_EQ_OQ>(a, b); }
-// Where one of both is NaN.
+// Where either is NaN.
 INLINE Mask unordered(f32x16 a, f32x16 b) { return compare<_CMP_UNORD_Q>(a, b); }
 INLINE Mask is_nan(f32x16 a) { return unordered(a, a); }
 
@@ -222,8 +224,8 @@ inline void store_first(T* to, f32x16 value, int64_t count) {
 #endif
 }
 
-// Writes the numbers whose bit is set one after another; `to` may be anywhere up to where `value`
-// came from, and has room for 16.
+// Writes the numbers whose bit is set one after another; `to` may be anywhere up to the source of
+// `value`, and has space for 16.
 template <class V, class T>
 inline void compress(V value, uint32_t bits, T* to) {
 #ifdef __AVX512F__
@@ -243,7 +245,7 @@ INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 INLINE f32x16 max(f32x16 a, f32x16 b) { return select(more(a, b), a, b); }
 INLINE f32x16 min(f32x16 a, f32x16 b) { return select(less(a, b), a, b); }
 
-// Of the 16 lanes.
+// Over the 16 lanes.
 inline float sum_of(f32x16 value) {
 #ifdef __AVX512F__
   return _mm512_reduce_add_ps((__m512)value);
@@ -274,7 +276,7 @@ INLINE f32x16 round_nearest(f32x16 value) {
 
 // e^x, relative error below 2e-7 where it is a normal number; 0 below, +inf above, NaN for NaN.
 INLINE f32x16 exp(f32x16 x) {
-  // The ends are 0 and +inf; of a number beyond them the remainder r would mean nothing.
+  // The ends are 0 and +inf; for a number beyond them the remainder r would be meaningless.
   const f32x16 within = max(min(x, splat(89.0f)), splat(-104.0f));
   const f32x16 n = round_nearest(within * 1.44269504088896341f);
   f32x16 r = fma(n, splat(-0.693359375f), within);
@@ -289,7 +291,7 @@ INLINE f32x16 exp(f32x16 x) {
 #ifdef __AVX512F__
   const f32x16 y = (f32x16)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^128 is no float: the last factor 2 is apart.
+  // 2^128 is not a float, so the last factor 2 is separate.
   const i32x16 power = (__builtin_convertvector(max(n, splat(-125.0f)), i32x16) + 126) << 23;
   const f32x16 scaled = p * (f32x16)power * 2.0f;
   const f32x16 y = select(less(within, splat(-87.3f)), f32x16{}, scaled);

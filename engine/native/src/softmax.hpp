@@ -6,7 +6,7 @@
 namespace batchdeck::LEVEL {
 
 #ifndef __AVX512F__
-// As it is of vectors.
+// As for vectors.
 inline Lanes max(Lanes a, Lanes b) { return (Lanes)_mm256_max_ps((__m256)a, (__m256)b); }
 #endif
 
@@ -48,7 +48,7 @@ inline Lanes exp2(Lanes x) {
   const Lanes fraction = (Lanes)_mm512_reduce_ps((__m512)x, kFloor);
   return (Lanes)_mm512_scalef_ps((__m512)power_of_fraction<T>(fraction), (__m512)x);
 #else
-  // Either bound is the result only where x is a number beyond it.
+  // Either bound is the result only if x is a number beyond it.
   const Lanes least = Lanes{} - 126, most = Lanes{} + 128;
   const __m256 bounded =
       _mm256_min_ps((__m256)most, _mm256_max_ps((__m256)least, (__m256)x));
@@ -77,7 +77,7 @@ inline void fold(Lanes* rows, const F& join) {
   }
   if constexpr (W > 1) fold<W / 2>(rows, join);
 }
-// Lane i of the result is the maximum, or the sum, of the lanes of row i. Rows are used up.
+// Lane i of the result is the maximum, or the sum, of the lanes of row i. Rows are overwritten.
 inline Lanes maxima_of(Lanes (&rows)[kLanes]) {
   fold<kLanes / 2>(rows, [](Lanes a, Lanes b) { return max(a, b); });
   return rows[0];

@@ -1,4 +1,4 @@
-// The inputs of one step, and what is derived from them once for all layers.
+// The inputs of one step, and data derived from them once for all layers.
 #pragma once
 
 #include <compare>
@@ -26,23 +26,23 @@ struct StepInputs {
   const int64_t* states;  // [rows], slots of the sequences' states; null where none are kept
 };
 
-// One thread at a time may run it: plans and partial results are made as they are asked for.
+// One thread at a time may run it: plans and partial results are made on demand.
 class Step {
  public:
-  // The largest of each of a step's numbers, -1 where there is none.
+  // The largest of each of a step's numbers, -1 if there is none.
   struct Largest {
     int64_t id, position, slot, block, state;
   };
 
-  // Keeps the pointers; the numbers must not change. Throws std::invalid_argument where they are
-  // negative or do not fit each other.
+  // Stores the pointers; the numbers must not change. Throws std::invalid_argument if they are
+  // negative or inconsistent.
   explicit Step(const StepInputs& inputs);
 
   const StepInputs& inputs() const { return inputs_; }
   const Largest& largest() const { return largest_; }
   // `args` with the step's rows, its tables and the plan, made by the first layer of its window.
   AttentionArgs attention(AttentionArgs args);
-  // Only where the step has states.
+  // Only if the step has states.
   StateRows state_rows() const {
     return {inputs_.rows, inputs_.starts, inputs_.counts, offsets_.data(), inputs_.states};
   }

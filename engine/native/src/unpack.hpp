@@ -64,7 +64,8 @@ inline void put_point(uint16_t point, const uint8_t (&sizes)[kSizes], uint8_t si
 }
 constexpr uint8_t kSizesOfIq2[3] = {8, 25, 43}, kHalvesOfIq3[8] = {2, 6, 10, 14, 18, 22, 26, 31};
 
-// Unsigned, of four bits of exponent and three of mantissa; all bits but the sign are no number.
+// Unsigned, of four bits of exponent and three of mantissa; all bits except the sign are not a
+// number.
 inline float e4m3(uint8_t bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   if (bits == 0x7f) return 0;
@@ -170,7 +171,8 @@ inline void unpack_block(const uint8_t* from, UnpackedBlock& out) {
     }
     look_up(kTwiceE2M1, 32, codes, 64);
   } else if constexpr (T == BlockType::tq1_0) {
-    // A byte is five numbers from 0 to 2, the digits of a fraction of base 3; of the last four bytes four.
+    // A byte is five numbers from 0 to 2, the digits of a fraction of base 3; the last four bytes
+    // have four.
     const auto put = [&](const uint8_t* bytes, int64_t count, int digits, uint8_t* to) {
       for (int64_t i = 0; i < count; i++) {
         uint8_t rest = bytes[i];
@@ -243,7 +245,7 @@ inline void unpack_block(const uint8_t* from, UnpackedBlock& out) {
     }
     for (int64_t i = 0; i < 32; i++) {
       const int upper = from[32 + i / 2] >> (i % 2 * 4), point = kPointsIq1[from[i] | (upper & 7) << 8];
-      // Of eighths of a scale, from -9 to 9, the odd ones.
+      // Eighths of a scale, from -9 to 9, the odd ones.
       for (int64_t j = 0; j < 8; j++) {
         codes[8 * i + j] = uint8_t((point >> (2 * j) & 3) * 4 + (upper & 8 ? 0 : 1));
       }
@@ -314,14 +316,14 @@ inline void unpack_blocks(const UnpackBlocksArgs& args) {
   }
 }
 
-// A part of a row, as long as the largest block, in codes of the quantization that is packed.
+// A part of a row, as long as the largest block, in codes of the packed quantization.
 struct CodedPart {
   uint8_t codes[kLargestBlock];
   uint16_t scales[kLargestBlock / kCodeUnit];
   uint16_t zeros[kLargestBlock / kCodeUnit];
 };
 
-// Returns whether float16 has all scales.
+// Returns whether float16 can represent all scales.
 inline bool code_part(const BlockRow& row, int64_t first, int64_t last, const Quantization& q,
                       CodedPart& out) {
   const BlockLayout& layout = layout_of(row.type);
