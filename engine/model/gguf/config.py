@@ -53,7 +53,8 @@ _MORE: Mapping[str, Mapping[str, str]] = {
     "phi3": {"attention.sliding_window": "sliding_window"},
 }
 _TIED = {"falcon", "bloom"}  # their files contain the head a second time
-# The largest Gemmas scale queries by the model's width over its heads, as in llama.cpp.
+# Layers of the largest Gemmas, by which llama.cpp knows them: they scale queries by the model's
+# width over its heads.
 _SCALED_BY_ALL = {"gemma2": 46, "gemma3": 62}
 _SCALES_TWO_WAYS = "gemma3"  # layers with a window rotate by another base, which is not scaled
 _LOCAL_BASE = 10_000.0
