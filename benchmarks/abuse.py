@@ -11,8 +11,7 @@ the latency alone are aimed at in the median, and at most 1 s for the longest.
 
 The status is that of the large request: one that is within all bounds may be refused still, since
 it does not fit into the context or takes too much to compile, and is to cost no more for that. None
-is one that had not ended when the time was over. Before all that, the second process that encodes
-is made to start, which happens once: a prompt that comes beside a long one waits 1.2 s for that.
+is one that had not ended when the time was over.
 """
 
 from __future__ import annotations
@@ -384,6 +383,7 @@ def main() -> None:
         server = Server(Path(folder))
         try:
             server.wait()
+            # The spare process that encodes starts with the server, and takes a core for a second.
             measure(server, "", RESPONSES, cases()[RESPONSES]["input, many"], options.seconds)
             for path, bodies in cases().items():
                 for field, body in bodies.items():

@@ -173,6 +173,7 @@ class Settings(BaseModel):
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             knobs=self.first_knobs,
+            spare_encoder=self.http.is_on or self.mqtt.is_on,
         )
 
 

@@ -103,6 +103,8 @@ class LoadRequest:
         snapshot_memory: bytes for states of prefixes, if the model keeps states; 0 is none.
         quantize: format for quantized weights, one of `engine.api.config.QUANTIZATIONS`.
         knobs: start values of the live policy, by the names of `engine.api.knobs.Knobs`.
+        spare_encoder: whether a second process that encodes starts with the model: strangers send
+            prompts, and one that is stuck or long would have others wait for its start.
     """
 
     model: str
@@ -118,6 +120,7 @@ class LoadRequest:
     max_num_batched_tokens: int | None = None
     quantize: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict, hash=False)
+    spare_encoder: bool = False
 
 
 class EngineClient(Protocol):

@@ -142,6 +142,8 @@ def _load_entry(
             runner, envelope = preparation.start(forward, envelope, progress)
     mark_used(entry)
     model = preparation.describe(envelope, forward, runner, encoder, grammars.result())
+    if request.spare_encoder:
+        encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
     threading.Thread(target=grammars.result().prepare, name="engine-grammars").start()
     return model

@@ -164,6 +164,13 @@ class EncoderPool:
         finally:
             self._give_back(process)
 
+    def start_spare(self) -> None:
+        """Start a second process if there is one so far; does not wait for it."""
+        with self._changed:
+            if not self._is_closed and len(self._idle) + len(self._busy) == 1:
+                self._add()
+                self._changed.notify_all()
+
     def close(self) -> None:
         """End the processes; a second call is ignored."""
         with self._changed:

@@ -286,3 +286,16 @@ def test_each_flag_of_a_group_of_settings_is_a_setting(group: type) -> None:
 )
 def test_those_who_have_keys_share_the_engine(stated: dict[str, Any], order: str | None) -> None:
     assert Settings(**stated).load_request().knobs.get("order") == order
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_wanted"),
+    [
+        ({}, False),
+        ({"http": {"api_key": "k"}}, False),
+        ({"http": {"listen": "1"}}, True),
+        ({"mqtt": {"url": "mqtt://box"}}, True),
+    ],
+)
+def test_gateways_have_a_second_process_encode(stated: dict[str, Any], is_wanted: bool) -> None:
+    assert Settings(**stated).load_request().spare_encoder is is_wanted

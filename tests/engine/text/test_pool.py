@@ -278,6 +278,18 @@ def test_a_load_that_fails_leaves_no_process() -> None:
     assert processes() <= before
 
 
+def test_a_spare_starts_with_the_model_where_one_is_wanted() -> None:
+    before = processes()
+    pool = start_pool(UnrulyTokenizer(), KEY, SECONDS)
+    pool.ready()
+    for _ in range(2):
+        pool.start_spare()
+        assert len(processes() - before) == 2
+    pool.close()
+    pool.start_spare()
+    assert processes() <= before
+
+
 def test_a_process_starts_before_there_is_a_tokenizer() -> None:
     before = processes()
     pool = EncoderPool()
