@@ -53,6 +53,7 @@ STEPS = (
     Step("correct", 1, 160, "tokens against the model's own, by architecture", 8),
     Step("sampler", 1, 50, "tokens of the device's sampler against torch's, and its time"),
     Step("attention", 1, 100, "attention alone, decodes and prompts, beside SDPA"),
+    Step("tiles", 1, 80, "attention's tiles and stages, and the lines of its table"),
     Step("load", 2, 220, "Llama 8B by the loader: choices, graphs, decodes, prompt, swap, close"),
     Step("small", 2, 60, "Qwen3 0.6B: decodes, and replies with structures"),
     Step("experts", 2, 70, "Qwen3 30B-A3B of 8 layers: decodes, and its kernels counted"),

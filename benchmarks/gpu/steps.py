@@ -140,6 +140,13 @@ def attention(device: Device, _share: int, _shares: int) -> None:
         table(f"attention, heads of {head_dim}", kernels.SDPA_HEAD, rows)
 
 
+def tiles(device: Device, _share: int, _shares: int) -> None:
+    from benchmarks.gpu import tiles as comparison
+
+    heads = "128,64" if device.is_gpu else "16"
+    comparison.main(["--heads", heads, "--device", str(device.torch)])
+
+
 def load(device: Device, _share: int, _shares: int) -> None:
     """A large model by the loader, from a folder; then another one in its place."""
     with tempfile.TemporaryDirectory() as folder:
@@ -247,6 +254,7 @@ _STEPS: dict[str, Callable[[Device, int, int], None]] = {
     "correct": correct,
     "sampler": sampler,
     "attention": attention,
+    "tiles": tiles,
     "load": load,
     "small": small_model,
     "experts": experts,

@@ -34,7 +34,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(capsys: pytest.CaptureFixtur
         *("start", "correct", "sampler", "attention", "load", "small", "experts")
     ]
     assert [line for line in lines if not line.startswith("  ")] == [
-        "part 1: at most 340 s of 420",
+        "part 1: at most 420 s of 420",
         "part 2: at most 350 s of 360",
     ]
     assert main(["--short", "--part", "2", "--dry-run"]) == 0
