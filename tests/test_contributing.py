@@ -60,8 +60,7 @@ def test_each_tool_is_set_up(tool: str) -> None:
     assert f'"{tool}>=' in project
 
 
-def test_it_is_one_page_with_every_recipe() -> None:
-    assert len(DOC.splitlines()) <= 120
+def test_it_has_every_recipe() -> None:
     examples = {path.name for path in (ROOT / "docs" / "examples").glob("*.py")}
     assert {Path(path).name for path in PATHS if path.startswith("docs/examples/")} - {
         "examples"

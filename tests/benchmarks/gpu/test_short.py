@@ -31,7 +31,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(capsys: pytest.CaptureFixtur
     assert main(["--short", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ")] == [
-        *("start", "correct", "sampler", "attention", "load", "small", "experts")
+        *("start", "correct", "sampler", "attention", "tiles", "load", "small", "experts")
     ]
     assert [line for line in lines if not line.startswith("  ")] == [
         "part 1: at most 420 s of 420",

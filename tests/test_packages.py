@@ -1,4 +1,4 @@
-"""The map in docs/architecture.md beside the tree: each room, and what it says of itself."""
+"""The map in docs/architecture.md beside the tree: each package, and its docstring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAP = dict(
 )
 
 
-def rooms() -> set[Path]:
+def packages() -> set[Path]:
     """The folders that hold source, from the root."""
     files = (path for top in TOPS for path in (ROOT / top).rglob("*"))
     return {
@@ -27,25 +27,25 @@ def rooms() -> set[Path]:
     }
 
 
-def test_the_map_has_every_room_and_no_other() -> None:
-    assert MAP.keys() - {"tests"} == {str(room) for room in rooms()}
+def test_the_map_has_every_package_and_no_other() -> None:
+    assert MAP.keys() - {"tests"} == {str(package) for package in packages()}
 
 
-def test_a_room_says_of_itself_what_the_map_says() -> None:
-    for room in rooms():
-        init = ROOT / room / "__init__.py"
+def test_a_packages_docstring_is_what_the_map_says() -> None:
+    for package in packages():
+        init = ROOT / package / "__init__.py"
         if init.exists():
             docstring = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
-            assert " ".join(docstring.partition("\n\n")[0].split()) == MAP[str(room)], room
+            assert " ".join(docstring.partition("\n\n")[0].split()) == MAP[str(package)], package
 
 
-def test_no_file_stands_in_a_hallway() -> None:
+def test_no_module_stands_above_the_packages() -> None:
     for top in ("engine", "app"):
         assert [path.name for path in (ROOT / top).glob("*.py")] == ["__init__.py"]
 
 
-def test_tests_stand_in_rooms_of_the_same_names() -> None:
+def test_tests_stand_in_packages_of_the_same_names() -> None:
     for top in TOPS:
         for test in (ROOT / "tests" / top).rglob("test_*.py"):
-            room = test.parent.relative_to(ROOT / "tests")
-            assert (ROOT / room).is_dir(), test
+            package = test.parent.relative_to(ROOT / "tests")
+            assert (ROOT / package).is_dir(), test
