@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ _COMPANIONS = ("then", "else", "minContains", "maxContains", "$dynamicAnchor", "
 _NO_EXPRESSION = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9]|\\k<)")
 _DRAFTS = "json-schema.org/"
 _DEEPEST = 200  # Whoever compiles it allows less.
-_MOST_PAIRS = 500
+_MOST_COMPARED = 20_000  # alternatives, properties and constants; 10 ms at most
 _MOST_LETTERS = 4096  # of names that others must differ from
 _ANY_NAME = r"^[\s\S]*$"
 
@@ -67,8 +67,8 @@ def loosened(schema: Any) -> Loosened:
     nothing. Alternatives of `oneOf` become those of `anyOf`.
     """
     left_out: list[str] = []
-    made = mapped(schema, partial(_loosened, root=schema, left_out=left_out))
-    return Loosened(made, tuple(left_out))
+    change = partial(_loosened, alternatives=_Alternatives(schema), left_out=left_out)
+    return Loosened(mapped(schema, change), tuple(left_out))
 
 
 def with_spelled_names(schema: Any) -> Any:
@@ -117,7 +117,7 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _loosened(node: Node, place: str, *, root: Any, left_out: list[str]) -> Node:
+def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: list[str]) -> Node:
     found = dict(node)
 
     def leave_out(key: str) -> None:
@@ -150,7 +150,7 @@ def _loosened(node: Node, place: str, *, root: Any, left_out: list[str]) -> Node
     choices = found.get("oneOf")
     if isinstance(choices, list) and choices:
         # Of what is told apart, one is as good as any. llguidance looks into no reference for that.
-        if _are_apart(choices, root):
+        if alternatives.are_apart(choices):
             del found["oneOf"]
         else:
             leave_out("oneOf")
@@ -171,41 +171,75 @@ def _are_texts(values: list[Any]) -> bool:
     return all(isinstance(one, str) for one in values)
 
 
-def _are_apart(choices: list[Any], root: Any) -> bool:
-    """Whether it is seen that nothing has the form of two schemas at once."""
-    constants = [one.get("const") for one in choices if isinstance(one, dict) and "const" in one]
-    if len(constants) == len(choices):
-        return len({_constant(one) for one in constants}) == len(constants)
-    pairs = len(choices) * (len(choices) - 1) // 2
-    return pairs <= _MOST_PAIRS and all(
-        _apart(one, other, root, 3) for one, other in combinations(choices, 2)
-    )
+class _Choice(NamedTuple):
+    """An alternative, with what tells it apart from others.
+
+    Attributes:
+        types: of its values.
+        constants: its values as JSON; None if they are not listed.
+        properties: schemas of those that each value has, by name; empty if it need not be an
+            object.
+    """
+
+    types: frozenset[str]
+    constants: frozenset[str] | None
+    properties: Mapping[str, Any]
 
 
-def _apart(one: Any, other: Any, root: Any, depth: int) -> bool:
-    one, other = _meant(one, root), _meant(other, root)
-    if not isinstance(one, dict) or not isinstance(other, dict) or depth == 0:
-        return False
-    if not _types(one) & _types(other):
-        return True
-    mine, theirs = _constants(one), _constants(other)
-    if mine is not None and theirs is not None:
-        return not mine & theirs
-    if not _types(one) == _types(other) == {"object"}:
-        return False
-    both = set.intersection(
-        *({*_names(node.get(key))} for node in (one, other) for key in ("properties", "required"))
-    )
-    return any(
-        _apart(one["properties"][name], other["properties"][name], root, depth - 1)
-        for name in sorted(both)
-        if isinstance(one["properties"], dict) and isinstance(other["properties"], dict)
-    )
+class _Alternatives:
+    """Compares the alternatives of each `oneOf` in a schema.
 
+    References share definitions, so that a schema of 9 KB can have 80**3 pairs of properties to
+    compare: all of a schema has one bound, and each definition is read once.
 
-def _meant(schema: Any, root: Any) -> Any:
-    is_reference = isinstance(schema, dict) and "$ref" in schema
-    return target(root, schema["$ref"]) if is_reference else schema
+    Args:
+        root: the schema to which references refer. It must not change.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._left = _MOST_COMPARED
+        self._choices: dict[int, _Choice | None] = {}
+
+    def are_apart(self, choices: list[Any]) -> bool:
+        """Whether no value can match two of the choices; False if that takes too long to see."""
+        constants = [one["const"] for one in choices if isinstance(one, dict) and "const" in one]
+        if len(constants) == len(choices):
+            return len({_constant(one) for one in constants}) == len(constants)
+        return all(self._apart(one, other, 3) for one, other in combinations(choices, 2))
+
+    def _apart(self, one: Any, other: Any, depth: int) -> bool:
+        mine, theirs = self._choice(one), self._choice(other)
+        self._left -= 1
+        if mine is None or theirs is None or depth == 0:
+            return False
+        if not mine.types & theirs.types:
+            return self._left >= 0
+        if mine.constants is not None and theirs.constants is not None:
+            self._left -= min(len(mine.constants), len(theirs.constants))
+            return self._left >= 0 and mine.constants.isdisjoint(theirs.constants)
+        self._left -= min(len(mine.properties), len(theirs.properties))
+        return self._left >= 0 and any(
+            self._apart(mine.properties[name], theirs.properties[name], depth - 1)
+            for name in sorted(mine.properties.keys() & theirs.properties.keys())
+        )
+
+    def _choice(self, schema: Any) -> _Choice | None:
+        if id(schema) not in self._choices:
+            self._choices[id(schema)] = self._read(schema)
+        return self._choices[id(schema)]
+
+    def _read(self, schema: Any) -> _Choice | None:
+        if isinstance(schema, dict) and "$ref" in schema:
+            schema = target(self._root, schema["$ref"])
+        if not isinstance(schema, dict):
+            return None
+        types, properties = _types(schema), schema.get("properties")
+        if types != {"object"} or not isinstance(properties, dict):
+            properties = {}
+        required = {*_names(schema.get("required"))}
+        own = {name: one for name, one in properties.items() if name in required}
+        return _Choice(types, _constants(schema), own)
 
 
 _TYPES = frozenset(("null", "boolean", "object", "array", "number", "string", "integer"))

@@ -35,7 +35,7 @@ _EVENTS = (
 # A line that clients skip, and that shows whether they are still connected.
 WAITING = b": waiting\n\n"
 
-# Tells what of a schema is not followed, as far as a header has room.
+# Lists the places of a schema that are not followed, as far as a header has room.
 _LOOSENED = "x-batchdeck-loosened"
 _MOST_PLACES = 20
 _LONGEST_PLACE = 200
@@ -152,8 +152,8 @@ class Generation(Endpoint, Generic[T]):
 
 
 def _loosened(asked: Told) -> dict[str, str]:
-    """The header that names what of a form cannot be followed, if there is anything."""
-    wanted = asked.wanted()
+    """The header with the places of the form that are not followed; empty if all of it is."""
+    wanted = asked.form
     if wanted is None or not wanted.left_out:
         return {}
     places = (ascii(one)[1:-1] for one in wanted.left_out[:_MOST_PLACES])
@@ -162,10 +162,10 @@ def _loosened(asked: Told) -> dict[str, str]:
 
 @contextmanager
 def _naming(asked: Told) -> Iterator[None]:
-    """What is wrong with the form of the reply is told of the field that states it.
+    """Make an error about the reply's structure name the field of the request that states it.
 
     Raises:
-        Fault: as it is so told.
+        Fault: each error of the context.
     """
     try:
         yield
@@ -176,7 +176,7 @@ def _naming(asked: Told) -> Iterator[None]:
 
 
 def _named(fault: Fault, asked: Told) -> Fault:
-    if fault.param == "structure" and (wanted := asked.wanted()) is not None:
+    if fault.param == "structure" and (wanted := asked.form) is not None:
         fault.param = wanted.field
         fault.message = _STRUCTURE.sub(lambda _: wanted.field, fault.message, count=1)
     return fault

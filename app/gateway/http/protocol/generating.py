@@ -155,7 +155,7 @@ class Generating(Structured):
         stated = {name: getattr(self, name) for name in _SAME} | self.more_sampling()
         stated["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
         stated["seed"] = self.seed
-        wanted = self.wanted()
+        wanted = self.form
         stated["structure"] = None if wanted is None else wanted.structure
         given = {name: value for name, value in stated.items() if value is not None}
         SamplingParams().override(given)

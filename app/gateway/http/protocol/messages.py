@@ -257,7 +257,7 @@ class MessagesRequest(MessageCountRequest):
     def sampling(self) -> dict[str, Any]:
         names = {"stop_sequences": "stop"}
         given = super().sampling()
-        if (wanted := self.wanted()) is not None:
+        if (wanted := self.form) is not None:
             given["structure"] = wanted.structure
         for name in ("max_tokens", "stop_sequences", "temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is None:

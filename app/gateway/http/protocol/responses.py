@@ -198,7 +198,7 @@ class ResponsesRequest(Told):
             stated["tools"] = []  # It removes the tools of the settings, too.
         elif self.tools:
             stated["tools"] = self._functions
-        wanted = self.wanted()
+        wanted = self.form
         stated["structure"] = None if wanted is None else wanted.structure
         if self.reasoning is not None and self.reasoning.effort is not None:
             stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
