@@ -359,4 +359,4 @@ def _conflict(caller: Caller) -> Fault:
 
 
 def _no_journal() -> Fault:
-    return Fault(500, "the request could not be journalled; try again later", reason="no journal")
+    return Fault(503, "the request could not be journalled; try again later", reason="no journal")

@@ -37,7 +37,7 @@ def test_what_cannot_be_journalled_is_not_accepted(
         for n in range(3):
             alice.ask(str(n), session_id=f"s{n}")
             error = alice.end(str(n))
-            assert (error["error"]["code"], error["attempt"]) == (500, None)
+            assert (error["error"]["code"], error["attempt"]) == (503, None)
             assert error["error"]["retryable"]
             assert [r["type"] for r in alice.replies(str(n))] == ["error"]
         assert "cannot be written" in caplog.text
@@ -64,7 +64,7 @@ def test_an_ending_is_told_once_it_is_journalled(broker: Mosquitto, tmp_path: Pa
         served.engine.finish_all()
         served.until(lambda: len(served.gateway._exchanges._unsaved) == 3)
         alice.ask("another")
-        assert alice.end("another")["error"]["code"] == 500
+        assert alice.end("another")["error"]["code"] == 503
         alice.settle()
         assert not any(alice.ends(str(n)) for n in range(3))
         # A duplicate runs no second time meanwhile.
