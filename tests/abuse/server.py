@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.brokers import free_port
+from tests.support.serving_process import is_busy, sums
 
 # Who asks for much has no room for anything else; the second one does what is small and wrong.
 ABUSER, MEDDLER, NEIGHBOUR = "abuser", "meddler", "neighbour"
@@ -129,22 +129,15 @@ class Server:
             time.sleep(0.2)
 
     def metrics(self) -> dict[str, float]:
-        """Figures of `/metrics` by name; the sum of those with several labels."""
+        """The figures of `/metrics`, as `sums` reads them."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60.0)) as line:
             line.request("GET", "/metrics")
-            text = line.getresponse().read().decode()
-        found: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
-        return found
+            return sums(line.getresponse().read().decode())
 
     def _is_idle(self) -> bool:
         now = self.metrics()
-        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-        busy = [now[f"vllm:{name}"] for name in names] + [now["batchdeck:http_requests_running"]]
-        # The one may be ours: they are counted now and then.
-        return not any(busy) and now["batchdeck:http_connections"] <= 1
+        # One connection may be ours: they are counted now and then.
+        return not is_busy(now) and now["batchdeck:http_connections"] <= 1
 
     def at_rest(self) -> Held:
         """Held once nothing runs, waits or is connected."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -151,20 +151,13 @@ class ServingProcess:
             time.sleep(0.005)
 
     def metrics(self) -> dict[str, float]:
-        """What `/metrics` tells, by name; the sum of those with several labels."""
-        found: dict[str, float] = {}
-        text = self.http.get("/metrics").text
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
-        return found
+        """The figures of `/metrics`, as `sums` reads them."""
+        return sums(self.http.get("/metrics").text)
 
     def is_idle(self) -> bool:
         """Whether nothing runs, waits or holds a block, and nobody but we is connected."""
         now = self.metrics()
-        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-        busy = [now[f"vllm:{name}"] for name in names] + [now["batchdeck:http_requests_running"]]
-        return not any(busy) and now["batchdeck:http_connections"] == 1
+        return not is_busy(now) and now["batchdeck:http_connections"] == 1
 
     def memory(self) -> int:
         """Bytes that are resident."""
@@ -178,6 +171,23 @@ class ServingProcess:
     def connected(self) -> Iterator[socket.socket]:
         with socket.create_connection(("127.0.0.1", self.port), TIMEOUT) as line:
             yield line
+
+
+def sums(text: str) -> dict[str, float]:
+    """Figures in the text of `/metrics`, by name; the sum of those with several labels."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+def is_busy(figures: Mapping[str, float]) -> bool:
+    """Whether a request runs or waits, or a block is held."""
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    return any(figures[f"vllm:{name}"] for name in names) or bool(
+        figures["batchdeck:http_requests_running"]
+    )
 
 
 def request(path: str = "/v1/chat/completions", **fields: Any) -> bytes:
