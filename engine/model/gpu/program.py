@@ -44,6 +44,7 @@ from engine.model.program.graph import (
     reads,
 )
 from engine.model.program.originals import Originals
+from engine.model.program.routing import Routing
 from engine.model.program.stage import Stage
 from engine.model.program.weights import Rows, dense
 from engine.triton.attention import Pieces, paged_attention
@@ -346,17 +347,7 @@ class GpuProgram:
     def _experts(self, operation: Experts, out: Tensor) -> None:
         x, logits = (self._buffers.tensor(one) for one in (operation.x, operation.logits))
         routing, gating = operation.routing, operation.gating
-        way = RouteWay(
-            routing.chosen,
-            routing.score,
-            routing.groups,
-            routing.kept,
-            routing.best,
-            routing.normalised,
-            routing.scale,
-            routing.correction,
-            routing.factors,
-        )
+        way = way_of(routing)
         # The lines of some are columns of what the model has (gpt-oss). A copy takes its place.
         kept = [one if one.stride(2) == 1 else one.contiguous() for one in operation.weights]
         biases = tuple(one.float().contiguous() for one in operation.biases)
@@ -447,3 +438,18 @@ class GpuProgram:
 
 def _by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(len(rows), heads, rows.shape[1] // heads)
+
+
+def way_of(routing: Routing) -> RouteWay:
+    """A routing in the form that the kernels take."""
+    return RouteWay(
+        routing.chosen,
+        routing.score,
+        routing.groups,
+        routing.kept,
+        routing.best,
+        routing.normalised,
+        routing.scale,
+        routing.correction,
+        routing.factors,
+    )

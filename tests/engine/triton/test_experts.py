@@ -12,13 +12,13 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from engine.model.gpu.program import way_of
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.gating import Gating
 from engine.model.program.routing import Routing
 from engine.triton import experts as kernels
 from engine.triton.experts import (
     ExpertWeights,
-    RouteWay,
     experts,
     group_for,
     num_tiles,
@@ -27,20 +27,6 @@ from engine.triton.experts import (
     sort,
 )
 from tests.support.framed import DEVICE, in_any_order
-
-
-def way_of(routing: Routing) -> RouteWay:
-    return RouteWay(
-        routing.chosen,
-        routing.score,
-        routing.groups,
-        routing.kept,
-        routing.best,
-        routing.normalised,
-        routing.scale,
-        routing.correction,
-        routing.factors,
-    )
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
