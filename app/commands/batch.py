@@ -94,7 +94,7 @@ async def _answer_each(
     async def one(line: bytes) -> None:
         try:
             answered = await answerer.answer(USER, line)
-            tell(answered.told, answered.fault is None)
+            tell(answered.line, answered.fault is None)
         finally:
             room.release()
 

@@ -282,7 +282,7 @@ def _kernels() -> Finding:
 
 
 def _torch(settings: Settings) -> Iterator[Finding]:
-    """What torch finds on the machine, by the loader's own choices."""
+    """Describe the device and the types that a load would choose."""
     try:
         import torch
 

@@ -100,8 +100,8 @@ def build_tokenizer(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokeni
 
 def build_decoder(metadata: Mapping[str, Any], path: Path) -> PreTrainedTokenizerFast:
     """Build a tokenizer that decodes like that of `build_tokenizer`, without the pairs for
-    encoding: 0.2 s instead of 1.1 s for 262,144 tokens, and a quarter of the memory. A process that
-    unpickles it gets the whole tokenizer.
+    encoding: 0.2 s instead of 1.1 s for 262,144 tokens. A process that unpickles it gets the whole
+    tokenizer.
 
     Args, Raises: see `build_tokenizer`.
     """
@@ -112,7 +112,7 @@ class _Decoder(PreTrainedTokenizerFast):
     """A tokenizer without pairs.
 
     Attributes:
-        made_of: metadata and path, pickled: 5 MB for 262,144 tokens, where lists of them take 20.
+        made_of: metadata and path, pickled: 5 MB for 262,144 tokens. Lists of them take more.
     """
 
     made_of: bytes

@@ -40,12 +40,12 @@ class Answered(NamedTuple):
     """The answer to a request.
 
     Attributes:
-        told: one line of JSON, without a newline.
+        line: the answer as one line of JSON, without a newline.
         usage: the token counts as the endpoint reports them; empty if the request failed.
         fault: why it failed; None if it succeeded.
     """
 
-    told: str
+    line: str
     usage: Mapping[str, Any]
     fault: Fault | None
 

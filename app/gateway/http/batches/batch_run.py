@@ -176,7 +176,7 @@ class BatchRun:
         finally:
             self._rates.ended(self._batch.user)
             self._line_ended.set()
-        content = f"{answered.told}\n".encode()
+        content = f"{answered.line}\n".encode()
         tokens = tokens_of(answered.usage)
         self._unwritten.append(Answer(line.number, content, answered.fault is None, tokens))
         await self._write()

@@ -62,17 +62,18 @@ def batch_told(batch: StoredBatch) -> dict[str, object]:
     }
 
 
-def list_told(told: list[dict[str, object]], most: int) -> dict[str, object]:
+def page_of(items: list[dict[str, object]], most: int) -> dict[str, object]:
     """A page of a list.
 
     Args:
-        told: the items, one more than `most` if there are further ones.
+        items: those of the page, and one more if there are further ones.
+        most: items of the page.
     """
-    page = told[:most]
+    page = items[:most]
     return {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
-        "has_more": len(told) > most,
+        "has_more": len(items) > most,
     }

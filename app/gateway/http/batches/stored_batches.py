@@ -8,7 +8,7 @@ from starlette.types import Send
 
 from app.gateway.faults import Fault
 from app.gateway.http.batches.batch_keeper import BatchKeeper
-from app.gateway.http.batches.forms import batch_told, list_told
+from app.gateway.http.batches.forms import batch_told, page_of
 from app.gateway.http.batches.shelf import Shelf
 from app.gateway.http.batches.stored_files import found_file
 from app.gateway.http.body import read_body
@@ -79,7 +79,7 @@ class BatchList(Endpoint):
         batches = await self._shelf.ask(
             lambda store: store.batches.of_user(user, after=after, most=asked.limit + 1)
         )
-        return JSONResponse(list_told([batch_told(one) for one in batches], asked.limit))
+        return JSONResponse(page_of([batch_told(one) for one in batches], asked.limit))
 
 
 class OneBatch(Endpoint):

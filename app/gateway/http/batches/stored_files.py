@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Send
 
 from app.gateway.faults import Fault
-from app.gateway.http.batches.forms import file_told, list_told
+from app.gateway.http.batches.forms import file_told, page_of
 from app.gateway.http.batches.shelf import Shelf
 from app.gateway.http.batches.sweep import Sweep
 from app.gateway.http.endpoint import Endpoint
@@ -45,7 +45,7 @@ class FileList(Endpoint):
                 newest=asked.order == "desc",
             )
         )
-        return JSONResponse(list_told([file_told(one) for one in files], asked.limit))
+        return JSONResponse(page_of([file_told(one) for one in files], asked.limit))
 
 
 class OneFile(Endpoint):
