@@ -339,13 +339,13 @@ def _can_quantize(settings: Settings) -> bool:
 
 def _fast_path(settings: Settings) -> Iterator[Finding]:
     """The operations of the model that our kernels do not compute with these settings."""
-    from engine.model.loader import load_entry
+    from engine.model.loader import load_model
 
     request = settings.load_request()
     entry = Registry.read(settings.models).find(request.model)
     try:
         with progress_bar() as progress, loading_bar(progress, entry.name) as tell:
-            loaded = load_entry(entry, request, tell)
+            loaded = load_model(request, tell)
     except EngineError as error:
         yield Finding("model", "not loaded", error.message)
         return

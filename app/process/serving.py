@@ -19,6 +19,7 @@ from engine.api.status import EnginePhase, EngineStatus
 from engine.model.registry import Registry
 from engine.serving.host import EngineHost
 from engine.serving.loading import LoadedModel, Progress
+from engine.text.pool import encoding
 from widgets.harmless import harmless
 
 POLL_SECONDS = 0.02
@@ -30,7 +31,8 @@ class ModelLoadError(Exception):
 
 
 def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
-    """Load a model. The loader is imported only now, because with torch that takes 4 s.
+    """Load a model. The loader is imported only now, because with torch that takes 4 s. The
+    process that encodes starts meanwhile.
 
     An unknown model name is refused before that.
 
@@ -45,11 +47,12 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 
     # Only once: a model whose loading failed is garbage by the next time, and must not be frozen.
     is_there = "engine.model.loader" in sys.modules
-    with nullcontext() if is_there else heap.building():
-        preload_torch()
-        from engine.model import loader
+    with encoding() as encoder:
+        with nullcontext() if is_there else heap.building():
+            preload_torch()
+            from engine.model import loader
 
-    model = loader.load_entry(entry, request, progress)
+        model = loader.load_entry(entry, request, progress, encoder)
     heap.settle()
 
     def close() -> None:

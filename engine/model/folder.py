@@ -122,21 +122,23 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
     return config
 
 
-def read_tokenizer(
-    folder: Path, gguf: GgufFile | None = None, *, decodes_only: bool = False
-) -> Any:
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has files of a tokenizer."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def read_tokenizer(folder: Path, gguf: GgufFile | None = None) -> Any:
     """Load the tokenizer of a folder that `read_config` has checked.
 
     Args:
         gguf: the file that has one if the folder has none.
-        decodes_only: whether it encodes only after it has been pickled and unpickled.
 
     Raises:
         ModelError: there is none, or transformers refuses it.
     """
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+    if not has_tokenizer(folder):
         if gguf is not None:
-            return gguf.tokenizer(decodes_only=decodes_only)
+            return gguf.tokenizer()
         raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
     with blaming(f"the tokenizer in {folder} is broken"):
         tokenizer = AutoTokenizer.from_pretrained(

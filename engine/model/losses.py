@@ -12,6 +12,7 @@ from engine.model.loader import load_entry
 from engine.model.loss import THOROUGH
 from engine.model.registry import ModelEntry
 from engine.serving.loading import Progress
+from engine.text.pool import encoding
 
 
 def measure_losses(
@@ -30,7 +31,8 @@ def measure_losses(
     found = {}
     for width in widths:
         one = replace(request, quantize=width)
-        loaded = load_entry(entry, one, progress, THOROUGH)
+        with encoding() as encoder:
+            loaded = load_entry(entry, one, progress, encoder, THOROUGH)
         loaded.close()
         if loaded.card.loss is None:
             raise ModelError(f"the chat template of {entry.name} does not take the fixed text")

@@ -35,7 +35,6 @@ from engine.text.job import (
 )
 from engine.text.openings import Openings
 from engine.text.process import EncoderProcess, KilledError
-from engine.text.vocabulary import Tokenizer
 from engine.text.worker import Start
 
 log = logging.getLogger(__name__)
@@ -72,11 +71,12 @@ class EncoderPool:
         self._was_ready = False
         self._add()
 
-    def begin(self, tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS) -> None:
+    def begin(self, tokenizer: object, model_key: str, seconds: float = JOB_SECONDS) -> None:
         """Send the tokenizer to the processes; once.
 
         Args:
-            tokenizer: a tokenizer of transformers; it is pickled.
+            tokenizer: a tokenizer of transformers, or an object that becomes one when it has been
+                pickled and unpickled.
             model_key: the model's `LoadedModel.key`.
             seconds: time limit of each job, to which the length of its text adds.
         """
@@ -154,6 +154,8 @@ class EncoderPool:
         Raises:
             ModelError: the tokenizer, or its first use, failed or did not end.
         """
+        if self._was_ready:
+            return
         # A second one would only take the first one's core, 1.4 s of loading.
         process = self._take(most=1)
         try:
@@ -197,6 +199,7 @@ class EncoderPool:
         process = self._take()
         try:
             process.ready()
+            self._was_ready = True
             return process.run(job)
         except EngineError as error:
             if self._is_closed:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
+import psutil
 import torch
 import transformers
 
@@ -19,15 +21,28 @@ from engine.api.client import LoadRequest, Submission
 from engine.api.config import BLOCK_SIZE
 from engine.api.sampling import SamplingParams
 from engine.core.core import EngineCore
-from engine.model.loader import load_model
+from engine.model.loader import load_entry
+from engine.model.registry import Registry
+from engine.text.pool import encoding
 
 _SPARE_BLOCKS = 64
+_SETTLED_SECONDS = 0.3
 
 
 class Loaded(Batchdeck):
+    """As the program does, it starts the process that encodes beside its own imports, which are no
+    part of a load.
+    """
+
     def __init__(self, quantize: str | None, dtype: str | None) -> None:
         self._quantize, self._dtype = quantize, dtype
         self._close: Callable[[], None] = lambda: None
+        self._starting = ExitStack()
+        self._encoder = self._starting.enter_context(encoding())
+        used, before = _seconds_of_children(), -1.0
+        while used != before:
+            time.sleep(_SETTLED_SECONDS)
+            used, before = _seconds_of_children(), used
 
     def load(self, setup: Setup) -> About:
         # The threads are what OMP_NUM_THREADS says, as for a user.
@@ -37,7 +52,9 @@ class Loaded(Batchdeck):
             dtype=self._dtype,
             num_blocks=setup.blocks(BLOCK_SIZE, _SPARE_BLOCKS),
         )
-        model = load_model(request, lambda *_: None)
+        entry = Registry.read(request.models_file).find(request.model)
+        with self._starting:
+            model = load_entry(entry, request, lambda *_: None, self._encoder)
         self._close = model.close
         self._core = EngineCore(
             config=model.config,
@@ -80,6 +97,11 @@ class Loaded(Batchdeck):
     def close(self) -> None:
         """End the processes that encode, without which this one does not end."""
         self._close()
+
+
+def _seconds_of_children() -> float:
+    """Seconds of processor time that the child processes have used."""
+    return sum(sum(one.cpu_times()[:2]) for one in psutil.Process().children())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from engine.model.checkpoint import FLOATS, StoredTensor
 from engine.model.compact import block_types
 from engine.model.gguf.config import architecture_of, read_config
 from engine.model.gguf.header import read_header
-from engine.model.gguf.tokenizer import build_decoder, build_tokenizer, end_token_ids
+from engine.model.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
 from engine.model.stored import StoredWeight
 from engine.native import kernels
 
@@ -71,18 +71,19 @@ class GgufFile:
         """
         return read_config(self._header, self.path)
 
-    def tokenizer(self, *, decodes_only: bool = False) -> PreTrainedTokenizerFast:
+    def tokenizer(self) -> PreTrainedTokenizerFast:
         """Build the file's tokenizer, with its chat templates.
-
-        Args:
-            decodes_only: whether it encodes only after it has been pickled and unpickled.
 
         Raises:
             ModelError: the file has none, or an unsupported one.
         """
-        build = build_decoder if decodes_only else build_tokenizer
         with blaming(f"the tokenizer in {self.path} is broken"):
-            return build(self._header.metadata, self.path)
+            return build_tokenizer(self._header.metadata, self.path)
+
+    @property
+    def tokenizer_recipe(self) -> TokenizerRecipe:
+        """What the file's tokenizer is built of."""
+        return TokenizerRecipe(self._header.metadata, self.path)
 
     def stored_weights(self, config: PreTrainedConfig) -> tuple[StoredWeight, ...]:
         """The weights by the model's names.

@@ -35,14 +35,14 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[ModelCard | EngineError]:
     """
     coming: list[ModelCard | EngineError] = []
 
-    def load(entry: ModelEntry, request: LoadRequest, progress: Progress) -> SimpleNamespace:
-        progress(f"loading {entry.name}", 1, 2)
+    def load(request: LoadRequest, progress: Progress) -> SimpleNamespace:
+        progress(f"loading {request.model}", 1, 2)
         found = coming.pop(0) if coming else CARD
         if isinstance(found, EngineError):
             raise found
         return SimpleNamespace(card=found, close=lambda: None)
 
-    monkeypatch.setattr("engine.model.loader.load_entry", load)
+    monkeypatch.setattr("engine.model.loader.load_model", load)
     return coming
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -80,7 +81,8 @@ def test_a_model_can_be_collected_once_it_is_closed(monkeypatch: pytest.MonkeyPa
     scripted = Loader()
     monkeypatch.setattr(heap, "settle", lambda: done.append("settle"))
     monkeypatch.setattr(heap, "unsettle", lambda: done.append("unsettle"))
-    monkeypatch.setattr(loader, "load_entry", lambda _entry, *args: scripted(*args))
+    monkeypatch.setattr(serving, "encoding", nullcontext)
+    monkeypatch.setattr(loader, "load_entry", lambda _entry, *args: scripted(*args[:2]))
     model = serving.load_model(LoadRequest("builtin"), lambda *_: None)
     assert done == ["settle"]
     assert not scripted.closed

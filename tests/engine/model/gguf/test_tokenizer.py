@@ -13,7 +13,7 @@ import pytest
 from engine.api.errors import ModelError
 from engine.model.gguf.header import read_header
 from engine.model.gguf.splits import SPLITS
-from engine.model.gguf.tokenizer import build_decoder, build_tokenizer, end_token_ids
+from engine.model.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
 from engine.text.vocabulary import Vocabulary
 from tests.engine.model.gguf.vocabularies import (
     KINDS,
@@ -85,19 +85,22 @@ def test_a_tokenizer_goes_to_another_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", read_expected()["of"])
-def test_one_that_decodes_is_whole_once_it_was_unpickled(tmp_path: Path, name: str) -> None:
+def test_a_recipe_is_a_decoder_here_and_whole_once_it_was_unpickled(
+    tmp_path: Path, name: str
+) -> None:
     data = read_expected()
     keys = keys_of(name, data, data["split in characters"])
     whole = build(tmp_path, keys | {"more": {"tokenizer.chat_template": "{{ messages }}"}})
     path = tmp_path / "vocabulary.gguf"
-    own = build_decoder(read_header(path).metadata, path)
+    recipe = TokenizerRecipe(read_header(path).metadata, path)
+    own = recipe.decoder()
     one, other = Vocabulary(whole), Vocabulary(own)
     for ids in ([number, number] for number in range(one.size)):
         assert other.decode(ids) == one.decode(ids)
     assert (other.added, other.special, other.bytes) == (one.added, one.special, one.bytes)
     assert (other.longest, other.template) == (one.longest, one.template)
     assert own.eos_token_id == whole.eos_token_id
-    again = pickle.loads(pickle.dumps(own))
+    again = pickle.loads(pickle.dumps(recipe))
     assert [again.encode(text) for text in TEXTS] == [whole.encode(text) for text in TEXTS]
 
 
