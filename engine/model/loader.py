@@ -76,7 +76,7 @@ from engine.model.size_text import show_bytes
 from engine.model.sizes import check_elements
 from engine.model.starting import measured, starting_knobs
 from engine.model.text_part import language_part, text_config, without
-from engine.model.trace import trace
+from engine.model.trace import TracedModel, trace
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights, open_weights
 from engine.serving.loading import LoadedModel, Progress
@@ -240,7 +240,7 @@ class _Preparation:
         else:
             with blaming(f"the tokenizer in {path} is broken"):
                 tokenizer = recipe.decoder()
-        self.traced = trace(self._whole, self._part, self._dtype)
+        self.traced = self._trace()
         self._class = without(self._whole, self.traced.unread)
         packed = self._method is not None
         check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, packed)
@@ -318,6 +318,16 @@ class _Preparation:
         numbers = Numbers(self.traced.num_multiplied, self.traced.num_head)
         return numbers.saved(self._quantize, self._dtype.itemsize)
 
+    def _trace(self, *, latents: bool = True) -> TracedModel:
+        """As `engine.model.trace.trace`, once for a configuration and a build."""
+
+        def make() -> dict[str, Any]:
+            return trace(self._whole, self._part, self._dtype, latents=latents).to_json()
+
+        config = self._part.to_json_string()
+        facts = "trace", self._whole.__name__, config, self._dtype_name, latents
+        return TracedModel.from_json(verdicts.recall(facts, make))
+
     def _plan_traced(self) -> tuple[str, EngineConfig]:
         """The backend and the envelope of the traced model."""
         smallest = EngineConfig(
@@ -362,7 +372,7 @@ class _Preparation:
         # As below, this runs outside the except block.
         gc.collect()
         self._free = free_memory(self.device)
-        self.traced = trace(self._whole, self._part, self._dtype, latents=False)
+        self.traced = self._trace(latents=False)
         self._backend, self._envelope = self._plan_traced()
         return self._load_traced(encoder, progress)
 
@@ -409,7 +419,7 @@ class _Preparation:
         if not is_asked and loading_dtype(self._dtype, self.device) != self._dtype:
             # torch alone would take seconds for a token.
             self._dtype = loading_dtype(self._dtype, self.device)
-            self.traced = trace(self._whole, self._part, self._dtype)
+            self.traced = self._trace()
         envelope = self._plan("torch")
         forward = self._load("torch", envelope, encoder, progress)
         assert isinstance(forward, ModuleForward)

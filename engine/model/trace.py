@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,22 @@ class TracedModel:
     num_multiplied: int
     num_head: int
     unread: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        shape = {one.name: getattr(self.shape, one.name) for one in fields(ModelShape) if one.init}
+        shape["mixed"] = [asdict(one) for one in self.shape.mixed]
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        return own | {"shape": shape}
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any]) -> TracedModel:
+        """The inverse of `to_json`."""
+        shape = dict(stated["shape"])
+        shape["mixed"] = [LayerHeads(**one) for one in shape["mixed"]]
+        tuples = {name: tuple(shape[name]) for name in ("windows", "mixed", "sources")}
+        own = dict(stated) | {"shape": ModelShape(**shape | tuples)}
+        return cls(**own | {"unread": tuple(stated["unread"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -40,6 +40,10 @@ KEPT = True
 
 # A file has the tables of rotations: half a megabyte to 67 MB.
 _MOST_BYTES = 1 << 30
+# A finding has 1 to 30 KB.
+_MOST_FINDINGS = 16 << 20
+
+JsonT = TypeVar("JsonT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def key_of(files: Iterable[Path], *facts: object) -> str:
 
     Files are compared by path, size and time of the last change.
     """
-    digest = hashlib.sha256(_here().encode())
+    digest = hashlib.sha256(build().encode())
     for file in sorted(set(files)):
         found = file.stat()
         stated = (str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ino)
@@ -112,17 +116,51 @@ def keep(key: str, verdict: Verdict) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, partial, {"verdict": json.dumps(stated)})
         partial.replace(file)
-        _make_room(file)
+        make_room(file, file.parent, _MOST_BYTES)
     except (OSError, SafetensorError) as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         logger.warning("the verdict on a model cannot be kept: %s", error)
 
 
-def _make_room(file: Path) -> None:
-    """Remove the oldest files except this one, as long as all are too large."""
-    stats = {one: one.stat() for one in file.parent.iterdir() if one != file}
-    left = _MOST_BYTES - file.stat().st_size
+def recall(facts: tuple[object, ...], make: Callable[[], JsonT]) -> JsonT:
+    """A finding that depends on some facts and on the build alone, as JSON data. It is made once.
+
+    Args:
+        make: finds it.
+    """
+    if not KEPT:
+        return make()
+    digest = hashlib.sha256(repr((build(), facts)).encode()).hexdigest()
+    path = cache_folder() / "findings" / f"{digest}.json"
+    try:
+        content, _, stated = path.read_text(encoding="utf-8").partition("\n")
+        if hashlib.sha256(content.encode()).hexdigest() == stated:
+            found: JsonT = json.loads(content)
+            return found
+    except (OSError, ValueError):
+        pass  # It is made, and stored in its place.
+    found = make()
+    content = json.dumps(found)
+    partial = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stated = hashlib.sha256(content.encode()).hexdigest()
+        partial.write_text(f"{content}\n{stated}", encoding="utf-8")
+        partial.replace(path)
+        make_room(path, path.parent, _MOST_FINDINGS)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        logger.warning("a finding on a model cannot be kept: %s", error)
+    return found
+
+
+def make_room(file: Path, folder: Path, most: int) -> None:
+    """Remove the oldest files of a folder, except one, until all have at most `most` bytes."""
+    every = (one for one in folder.rglob("*") if one.is_file() and one != file)
+    stats = {one: one.stat() for one in every}
+    left = most - file.stat().st_size
     for one in sorted(stats, key=lambda one: stats[one].st_mtime, reverse=True):
         left -= stats[one].st_size
         if left < 0:
@@ -152,15 +190,17 @@ def _loss(tokens: int, equal_best: float, divergence: float) -> QuantizationLoss
 
 
 @functools.cache
-def _here() -> str:
-    """Processor, kernels, libraries and code, on which the checks of any model depend."""
+def build() -> str:
+    """A digest of processor, kernels, libraries and code, on which the checks of any model
+    depend.
+    """
     native = kernels()
     facts: list[object] = [torch.__version__, transformers.__version__, _processor()]
     if native is not None:
         facts += [native.level(), _stamp(Path(str(native.__file__)))]
     folders = sorted(engine.__path__)  # two if an editable installation has the kernels elsewhere
     facts += [_stamp(file) for one in folders for file in sorted(Path(one).rglob("*.py"))]
-    return repr(facts)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _stamp(file: Path) -> tuple[str, int, int]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 from engine.api.errors import ModelError
+from engine.model import verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import FLOATS, StoredTensor
 from engine.model.compact import block_types
@@ -95,12 +96,17 @@ class GgufFile:
 
         known: Any = modeling_gguf_pytorch_utils
         with blaming(f"the names in {self.path} cannot be told"):
-            auto: Any = AutoModelForCausalLM
-            with torch.device("meta"):
-                model = auto.from_config(copy.deepcopy(config), trust_remote_code=False)
             kind = known.TENSOR_PROCESSORS.get(self._architecture, known.TensorProcessor)
             processor = kind(config=config.to_dict())
-            names = _names(self._gguf, self._architecture, model, processor)
+
+            def find_names() -> dict[str, str]:
+                auto: Any = AutoModelForCausalLM
+                with torch.device("meta"):
+                    model = auto.from_config(copy.deepcopy(config), trust_remote_code=False)
+                return _names(self._gguf, self._architecture, model, processor)
+
+            facts = "names", self._architecture, config.to_json_string()
+            names = verdicts.recall(facts, find_names)
         groups: dict[str, dict[str, StoredTensor]] = {}
         for tensor in self.checkpoint.tensors:
             # Experts have no layer of their own, and so no `weight` in their name.
