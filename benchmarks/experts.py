@@ -37,6 +37,7 @@ from benchmarks.heading import heading
 from engine.cache.storage import CacheShape
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.agree import differences
+from engine.model.program.arena import Arena
 from engine.model.program.build import Built, Pool, build
 from engine.model.program.gating import Gating
 from engine.model.program.graph import Embed, Experts, Graph, Linear, Operation, Value, View
@@ -192,6 +193,7 @@ def _build(table: Tensor, blocks: list[Any], native: Any, most_rows: int) -> Bui
         Pool([storage], [(0, 0)]),
         max_tokens=most_rows,
         max_samples=most_rows,
+        arena=Arena(native),
     )
 
 

@@ -115,7 +115,7 @@ def find_download(entry: ModelEntry) -> Download | None:
 
 
 def remove(entry: ModelEntry) -> Download:
-    """Remove a download from the disk.
+    """Remove a download from the disk, with its packed weights.
 
     Returns:
         the removed download.
@@ -138,6 +138,7 @@ def remove(entry: ModelEntry) -> Download:
         else:
             shutil.rmtree(found.folder)
         _mark(entry).unlink(missing_ok=True)
+        shutil.rmtree(entry.packed_folder, ignore_errors=True)
     except OSError as error:
         raise ModelError(f"{found.folder} cannot be removed: {error.strerror or error}") from error
     return found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shapes
-from engine.model import verdicts
+from engine.model import packed, verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.coding import Coding
@@ -61,6 +62,8 @@ from engine.model.latents import ExpansionError
 from engine.model.loss import AT_LOAD, Sample
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.meter import Meter
+from engine.model.packed import MappedWeights
+from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward, restore_program
 from engine.model.program.origins import Origins
@@ -79,6 +82,7 @@ from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import TracedModel, trace
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights, open_weights
+from engine.native import kernels
 from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.devices import Device
 from engine.text.codec import ChatCodec, Encoder
@@ -157,7 +161,8 @@ def _load_entry(
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
-    threading.Thread(target=grammars.result().prepare, name="engine-grammars").start()
+    arguments = (grammars.result(),)
+    threading.Thread(target=preparation.finish, args=arguments, name="engine-loaded").start()
     return model
 
 
@@ -211,6 +216,8 @@ class _Preparation:
     ) -> None:
         self._request = request
         self._entry = entry
+        self._closed = threading.Event()
+        self._later: Callable[[], None] = lambda: None
         self._quantize = request.quantize or entry.quantize
         file = find_gguf(path)
         gguf = None if file is None else GgufFile(file)
@@ -242,8 +249,8 @@ class _Preparation:
                 tokenizer = recipe.decoder()
         self.traced = self._trace()
         self._class = without(self._whole, self.traced.unread)
-        packed = self._method is not None
-        check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, packed)
+        is_packed = self._method is not None
+        check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, is_packed)
         self._weights = (
             stored_weights(stated, self._checkpoint)
             if gguf is None
@@ -384,7 +391,7 @@ class _Preparation:
         known = verdicts.find(key)
         apart = () if known is None else known.apart
         if known is not None and known.graph is not None:
-            restored = self._restore(known.graph, known, progress)
+            restored = self._restore(key, known.graph, known, progress)
             if restored is not None:
                 return restored, self._with_what_is_left(self._envelope, restored)
             known = None
@@ -527,23 +534,56 @@ class _Preparation:
         """
         if isinstance(forward, ProgramForward):
             verdicts.keep(key, Verdict(tuple(apart), self._coding.loss, forward.saved))
+            if forward.saved is not None:
+                self._settle_packed(key, forward, None)
             forward.saved = None
 
+    def _packed_path(self, key: str) -> Path:
+        return self._entry.packed_folder / f"{key}.weights"
+
+    def _settle_packed(
+        self, key: str, forward: ProgramForward, mapped: MappedWeights | None
+    ) -> None:
+        """Store the packed weights for the next loading, or replace the file that they are mapped
+        from by memory, once the model is loaded.
+        """
+        if mapped is not None:
+            self._later = partial(mapped.unmap, self._is_open)
+        elif verdicts.KEPT:
+            path = self._packed_path(key)
+            self._later = partial(packed.keep, path, forward.pieces, self._is_open)
+        forward.pieces = ()
+
+    def finish(self, grammars: Grammars) -> None:
+        """Do the work that loading does not wait for; blocks."""
+        grammars.prepare()
+        self._later()
+
+    def _is_open(self) -> bool:
+        """Whether the model is neither closed nor left by a program that ends."""
+        return not self._closed.is_set() and threading.main_thread().is_alive()
+
     def _restore(
-        self, graph: SavedGraph, known: Verdict, progress: Progress
+        self, key: str, graph: SavedGraph, known: Verdict, progress: Progress
     ) -> ProgramForward | None:
-        """The program of a model that was loaded before, whose weights are read while they are
-        packed. None if the graph does not match the model or is broken, which is logged.
+        """The program of a model that was loaded before. Its packed weights are read from the
+        cache, or packed while they are read. None if the graph does not match the model or is
+        broken, which is logged.
         """
         meter = None
+        native = kernels()
+        assert native is not None
         try:
-            names = graph.names
+            names, file = graph.names, packed.find(self._packed_path(key))
             read = [one for one in self._weights if one.name in names and one.blocks is not None]
-            meter = Meter("loading weights", sum(one.num_bytes for one in read), progress)
+            total = sum(one.num_bytes for one in read) if file is None else file.num_bytes
+            meter = Meter("loading weights", total, progress)
             compact, memory = open_weights(read, self._dtype, meter)
             coded = self._coding.find_known(compact, self._envelope, known.loss)
+            mapped = None if file is None else file.map(native, meter)
+            arena = Arena(native, None if mapped is None else mapped.pieces)
             forward = restore_program(
-                graph, memory, self._envelope, self.traced.shape, coded, known.apart
+                graph, memory, self._envelope, self.traced.shape, coded, known.apart, arena
             )
         except ModelError:
             raise
@@ -554,6 +594,7 @@ class _Preparation:
         else:
             meter.finish()
             self._settle(forward, coded)
+            self._settle_packed(key, forward, mapped)
             return forward
         # As in `_load_traced`, this runs outside the except block.
         gc.collect()
@@ -660,7 +701,7 @@ class _Preparation:
             knob_notes=start.notes,
             eos_token_ids=grammars.ends,
             swap_rate=runner.swap_rate,
-            close=_closer(runner, encoder),
+            close=_closer(runner, encoder, self._closed),
         )
 
 
@@ -702,8 +743,11 @@ def _quiet() -> None:
     log.enable_propagation()
 
 
-def _closer(runner: ModelRunner, encoder: EncoderPool) -> Callable[[], None]:
+def _closer(
+    runner: ModelRunner, encoder: EncoderPool, closed: threading.Event
+) -> Callable[[], None]:
     def close() -> None:
+        closed.set()
         encoder.close()
         runner.close()
         gc.collect()  # as in `load_entry`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tomllib
@@ -135,6 +136,12 @@ class ModelEntry:
         this package's.
         """
         return self.folder is None
+
+    @property
+    def packed_folder(self) -> Path:
+        """The folder in the program's cache for its packed weights (`engine.model.packed`)."""
+        name = hashlib.sha256(self.source.encode(errors="surrogateescape")).hexdigest()[:16]
+        return cache_folder() / "packed" / name
 
     def local_folder(self) -> Path | None:
         """The folder with configuration and weights, or the GGUF file, if it is on this machine."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.cache.storage import KVStorage
+from engine.model.program.arena import Arena
 from engine.model.program.buffers import Buffers
 from engine.model.program.coded import Coded
 from engine.model.program.graph import (
@@ -84,6 +85,7 @@ def build(
     max_samples: int,
     states: StateSlots | None = None,
     coded: Coded | None = None,
+    arena: Arena,
 ) -> Built:
     """Lay out a graph as a program.
 
@@ -96,11 +98,12 @@ def build(
         max_tokens, max_samples: most tokens, and most sampling rows, of a step.
         states: memory for the states of operations that keep them.
         coded: the model's parameters that are codes, if any.
+        arena: packs the weights.
 
     Raises:
         MismatchError: a kernel does not support its inputs.
     """
-    packer = Packer(native, parameters, graph.operations, pool.parts[0].shape.dtype, coded)
+    packer = Packer(native, parameters, graph.operations, pool.parts[0].shape.dtype, arena, coded)
     return _Builder(graph, native, packer, pool, max_tokens, max_samples, states).build()
 
 

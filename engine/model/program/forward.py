@@ -22,6 +22,7 @@ from engine.model.attention.base import IntArray
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import Expansions
 from engine.model.batch import PackedStep
+from engine.model.program.arena import Arena
 from engine.model.program.build import Built, Pool, attach, build
 from engine.model.program.by_torch import Between, set_apart, unpack, weights_kept
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture, recorded_inputs
@@ -51,9 +52,11 @@ class ProgramForward:
         kept_bytes: bytes of weights that no kernel reads, beyond those that kernels would need.
         saved: the graph, with the program's logits of the recorded pass; None if the graph cannot
             be saved.
+        pieces: its packed weights (`engine.model.program.arena.Arena.pieces`).
     """
 
     saved: SavedGraph | None = None
+    pieces: Sequence[Tensor | None] = ()
 
     def __init__(
         self,
@@ -264,7 +267,8 @@ def restore_program(
     config: EngineConfig,
     shape: ModelShape,
     coded: Coded,
-    apart: Sequence[Wrong] = (),
+    apart: Sequence[Wrong],
+    arena: Arena,
 ) -> ProgramForward:
     """Restore the program of a graph saved at an earlier loading. It must reproduce the logits of
     that time.
@@ -272,12 +276,13 @@ def restore_program(
     Args:
         weights: the stored weights, by name.
         coded, apart: see `make_program`.
+        arena: packs the weights, or has packed ones.
 
     Raises:
         Exception: the graph does not match these weights, is broken, or computes other logits.
     """
     graph = restore_graph(saved, weights)
-    forward, _ = _built(graph, list(weights.values()), config, shape, None, coded, apart)
+    forward, _ = _built(graph, list(weights.values()), config, shape, None, coded, apart, arena)
     positions = max(config.max_model_len, NUM_TOKENS)
     step = _recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
     got, expected = forward(step), saved.logits
@@ -295,6 +300,7 @@ def _built(
     states: StateModules | None,
     coded: Coded | None,
     apart: Sequence[Wrong],
+    arena: Arena | None = None,
 ) -> tuple[ProgramForward, torch.dtype]:
     """A program attached to a pool for the recorded pass, and its type.
 
@@ -304,6 +310,7 @@ def _built(
     native = kernels()
     assert native is not None
     graph = set_apart(graph, apart)
+    arena = arena or Arena(native)
     kept_bytes = weights_kept(graph, coded)
     small = replace(config, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
     parts = [CpuAttention().storage(one) for one in cache_shapes(small, shape)]
@@ -321,6 +328,7 @@ def _built(
             max_samples=max(config.max_num_seqs, NUM_SAMPLES, MOST_LOGITS),
             states=None if states is None else states.slots,
             coded=coded,
+            arena=arena,
         )
     except ValueError as error:
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
@@ -328,4 +336,5 @@ def _built(
         built, native, tuple(sorted(used)), shape, graph.looked_up, states, kept_bytes
     )
     forward.attach(*parts)
+    forward.pieces = arena.pieces
     return forward, dtype

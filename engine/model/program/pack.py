@@ -55,6 +55,7 @@ class Packer:
         native: the compiled kernels.
         parameters: the originals.
         dtype: type of the program.
+        arena: packs the weights.
         coded: the model's parameters that are codes, if any.
     """
 
@@ -64,10 +65,11 @@ class Packer:
         parameters: Iterable[Tensor],
         operations: Iterable[Operation],
         dtype: torch.dtype,
+        arena: Arena,
         coded: Coded | None = None,
     ) -> None:
         self._native = native
-        self._arena = Arena(native)
+        self._arena = arena
         self._dtype = dtype
         self._coded = coded or Coded()
         self._originals = Originals(parameters, operations, self._coded.compact.forget)
@@ -120,9 +122,12 @@ class Packer:
         """Pack a product for each head, and remove its weight."""
         heads, columns, width = operation.weight.shape
         size = self._native.packed_size(columns, width)
-        packed = self._arena.take(heads * size, self._dtype).chunk(heads)
-        for one, matrix in zip(packed, operation.weight, strict=True):
-            self._native.pack_linear(matrix.to(self._dtype).contiguous(), one)
+
+        def fill(packed: Tensor) -> None:
+            for one, matrix in zip(packed.chunk(heads), operation.weight, strict=True):
+                self._native.pack_linear(matrix.to(self._dtype).contiguous(), one)
+
+        packed = self._pack_always(heads * size, self._dtype, fill).chunk(heads)
         operation.weight = operation.weight.new_empty(heads, columns, width, device="meta")
         each = columns + operation.stay
         return tuple(
@@ -157,17 +162,22 @@ class Packer:
         if of_blocks is not None:
             return of_blocks
         scales = self._scales(weights)
+        shape = _joined([one.shape for one in weights], join)
         if scales is None:
-            with self._coded.compact.unpacked(map(matrix_of, weights)):
-                matrix = join([dense(one).to(self._dtype) for one in weights]).contiguous()
-                packed = self._arena.take(self._native.packed_size(*matrix.shape), self._dtype)
-                self._native.pack_linear(matrix, packed)
-            return packed, None
-        matrix = join([self._dense(one) for one in weights]).contiguous()
-        size = self._native.coded_size(*matrix.shape, scales[0].how)
-        packed = self._arena.take(size, torch.uint8)
-        self._pack_codes(matrix, scales, join, packed)
-        return packed, scales[0].how
+
+            def fill(packed: Tensor) -> None:
+                with self._coded.compact.unpacked(map(matrix_of, weights)):
+                    matrix = join([dense(one).to(self._dtype) for one in weights]).contiguous()
+                    self._native.pack_linear(matrix, packed)
+
+            return self._pack_always(self._native.packed_size(*shape), self._dtype, fill), None
+
+        def fill_codes(packed: Tensor) -> None:
+            matrix = join([self._dense(one) for one in weights]).contiguous()
+            self._pack_codes(matrix, scales, join, packed)
+
+        size = self._native.coded_size(*shape, scales[0].how)
+        return self._pack_always(size, torch.uint8, fill_codes), scales[0].how
 
     def _stored(self, weights: Sequence[Weight]) -> list[StoredRows]:
         """The blocks of weights that are packed together; empty if one of them has no blocks."""
@@ -177,14 +187,20 @@ class Packer:
     def _pack_stored(self, found: Sequence[StoredRows], join: _Join) -> tuple[Tensor, Any] | None:
         """Pack blocks as codes; None if some of their scales are too large for float16."""
         how, k = self._common(found), found[0].source.width
-        blocks, numbers, before = [], [], 0
-        for one in found:
-            blocks.append((one.source.blocks, one.source.kind))
-            numbers.append(one.rows[:, None] + before + 1)
-            before += len(one.source.blocks)
-        rows = join(numbers).flatten() - 1  # padding is row -1
-        packed = self._arena.take(self._native.coded_size(len(rows), k, how), torch.uint8)
-        return (packed, how) if self._native.pack_blocks(blocks, rows, k, how, packed) else None
+
+        def fill(packed: Tensor) -> bool:
+            blocks, numbers, before = [], [], 0
+            for one in found:
+                blocks.append((one.source.blocks, one.source.kind))
+                numbers.append(one.rows[:, None] + before + 1)
+                before += len(one.source.blocks)
+            rows = join(numbers).flatten() - 1  # padding is row -1
+            is_packed: bool = self._native.pack_blocks(blocks, rows, k, how, packed)
+            return is_packed
+
+        n = _joined([(len(one.rows), k) for one in found], join)[0]
+        packed = self._arena.pack(self._native.coded_size(n, k, how), torch.uint8, fill)
+        return None if packed is None else (packed, how)
 
     def _pack_each(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
         """Pack experts one by one, so that the packed copy is the only copy of all of them."""
@@ -192,44 +208,66 @@ class Packer:
         of_blocks = self._pack_each_stored(stored) if stored else None
         if of_blocks is not None:
             return of_blocks
-        with self._coded.compact.unpacked(weights):
-            return self._pack_each_dense(weights)
+        return self._pack_each_dense(weights)
 
     def _pack_each_stored(self, found: Sequence[StoredRows]) -> tuple[Tensor, Any] | None:
         """As `_pack_stored`, for experts in sequence."""
         how, k = self._common(found), found[0].source.width
         experts = len(found[0].rows)
-        each = [one.source.blocks.chunk(experts) for one in found]
-        before = [0, *accumulate(len(ones[0]) for ones in each)]
-        numbers = [
-            one.rows[0][:, None] + first + 1 for one, first in zip(found, before, strict=False)
-        ]
-        rows = _side_by_side(numbers).flatten() - 1
-        size = self._native.coded_size(len(rows), k, how)
-        packed = self._arena.take(experts * size, torch.uint8)
-        for at, part in enumerate(packed.chunk(experts)):
-            blocks = [(ones[at], one.source.kind) for ones, one in zip(each, found, strict=True)]
-            if not self._native.pack_blocks(blocks, rows, k, how, part):
-                return None
-        return packed, how
+
+        def fill(packed: Tensor) -> bool:
+            each = [one.source.blocks.chunk(experts) for one in found]
+            before = [0, *accumulate(len(ones[0]) for ones in each)]
+            numbers = [
+                one.rows[0][:, None] + first + 1 for one, first in zip(found, before, strict=False)
+            ]
+            rows = _side_by_side(numbers).flatten() - 1
+            return all(
+                self._native.pack_blocks(
+                    [(ones[at], one.source.kind) for ones, one in zip(each, found, strict=True)],
+                    rows,
+                    k,
+                    how,
+                    part,
+                )
+                for at, part in enumerate(packed.chunk(experts))
+            )
+
+        n = _joined([(len(one.rows[0]), k) for one in found], _side_by_side)[0]
+        size = self._native.coded_size(n, k, how)
+        packed = self._arena.pack(experts * size, torch.uint8, fill)
+        return None if packed is None else (packed, how)
 
     def _pack_each_dense(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        experts = list(zip(*weights, strict=True))
-        shape = _side_by_side(experts[0]).shape
+        experts = len(weights[0])
+        shape = _joined([one.shape[1:] for one in weights], _side_by_side)
         found = self._scales(weights)
+
+        def fill(packed: Tensor) -> None:
+            each = zip(packed.chunk(experts), zip(*weights, strict=True), strict=True)
+            with self._coded.compact.unpacked(weights):
+                for at, (part, ones) in enumerate(each):
+                    matrix = _side_by_side(ones)
+                    if found is None:
+                        self._native.pack_linear(matrix.to(self._dtype).contiguous(), part)
+                    else:
+                        scales = [one.of(at) for one in found]
+                        self._pack_codes(matrix.contiguous(), scales, _side_by_side, part)
+
         if found is None:
-            size = self._native.packed_size(*shape)
-            packed = self._arena.take(len(experts) * size, self._dtype)
-            for part, ones in zip(packed.chunk(len(experts)), experts, strict=True):
-                self._native.pack_linear(_side_by_side(ones).to(self._dtype).contiguous(), part)
-            return packed, None
-        how = found[0].how
-        size = len(experts) * self._native.coded_size(*shape, how)
-        packed = self._arena.take(size, torch.uint8)
-        for at, (part, ones) in enumerate(zip(packed.chunk(len(experts)), experts, strict=True)):
-            scales = [one.of(at) for one in found]
-            self._pack_codes(_side_by_side(ones).contiguous(), scales, _side_by_side, part)
-        return packed, how
+            size = experts * self._native.packed_size(*shape)
+            return self._pack_always(size, self._dtype, fill), None
+        size = experts * self._native.coded_size(*shape, found[0].how)
+        return self._pack_always(size, torch.uint8, fill), found[0].how
+
+    def _pack_always(
+        self, count: int, dtype: torch.dtype, fill: Callable[[Tensor], None]
+    ) -> Tensor:
+        """As `Arena.pack`, by a function that always succeeds."""
+        packed = self._arena.pack(count, dtype, fill)
+        if packed is None:
+            raise ValueError("the cache has no piece that an earlier loading always packs")
+        return packed
 
     def _dense(self, weight: Weight) -> Tensor:
         """A weight as a matrix in the program's type."""
@@ -263,7 +301,13 @@ class Packer:
 
     def _give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
         self._originals.give_up(operation)
-        self._native.trim_heap()
+        if not self._arena.is_packed:
+            self._native.trim_heap()
+
+
+def _joined(shapes: Iterable[tuple[int, ...]], join: _Join) -> tuple[int, ...]:
+    """The shape of matrices of some shapes that are joined to one."""
+    return tuple(join([torch.empty(shape, device="meta") for shape in shapes]).shape)
 
 
 def _side_by_side(weights: Sequence[Tensor]) -> Tensor:

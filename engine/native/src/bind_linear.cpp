@@ -1,9 +1,7 @@
 // pack_linear, packed_size, linear, and their memory.
-#include <malloc.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -234,24 +232,6 @@ void linear(const Array& out, const Array& x, const Array& weight, int64_t n, in
   run_pieces(level.linear_pieces, level.linear, args);
 }
 
-// Huge pages for the whole pages of an array: a plain sum read 40 GB/s from them, 26 from small
-// ones (two Sapphire Rapids cores, a virtual machine).
-void advise_huge(const Array& array) {
-  constexpr uintptr_t kPage = 4096;
-  const uintptr_t begin = (uintptr_t(array.data()) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (uintptr_t(array.data()) + array.nbytes()) / kPage * kPage;
-  // Advice only: without it everything works, but slower.
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-// Returns freed memory to the system: holes between matrices in use, which the allocator would
-// keep.
-void trim_heap() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-}
-
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -304,10 +284,6 @@ void bind_linear(nb::module_& m) {
         nb::arg("activation") = "none", nb::arg("residual") = nb::none(), nb::arg("alpha") = 1.0f,
         nb::arg("quantization") = nb::none(),
         "out = activation(x W^T + bias), gated, or residual + alpha (x W^T + bias).");
-  m.def("advise_huge", &advise_huge, nb::arg("array"),
-        "Asks for huge pages under an array; do so before it is written.");
-  m.def("trim_heap", &trim_heap, nb::call_guard<nb::gil_scoped_release>(),
-        "Gives memory that was freed back to the system.");
 }
 
 }  // namespace batchdeck

@@ -142,7 +142,10 @@ def test_what_is_removed_is_gone_with_its_mark(known: Registry) -> None:
     for name in ("hub", "wheel"):
         entry = known.find(name)
         downloads.mark_used(entry)
+        entry.packed_folder.mkdir(parents=True)
+        (entry.packed_folder / "key.weights").write_bytes(b"packed")
         assert downloads.remove(entry).name == name
+        assert not entry.packed_folder.exists()
         with pytest.raises(ModelError, match=f"^{name} is not on this machine$"):
             downloads.remove(entry)
         assert not downloads._mark(entry).exists()

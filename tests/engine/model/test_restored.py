@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model import loader, verdicts
+from engine.model import loader, packed, verdicts
+from engine.model.meter import Meter
+from engine.model.packed import MappedWeights, PackedFile
 from engine.serving.loading import LoadedModel
 from tests.support.checkpoints import save_checkpoint
 from tests.support.gguf_files import save_gguf
@@ -22,7 +27,7 @@ from tests.support.loading import Recorded, load
 from tests.support.native import EACH_LEVEL, at_level, kernels_or_skip
 from tests.support.zoo import SERVED
 
-kernels_or_skip()
+native = kernels_or_skip()
 pytestmark = pytest.mark.usefixtures("encodes_here", "short_scripts")
 
 # Experts that transformers merges from a weight for each are no stored weights.
@@ -33,8 +38,39 @@ MERGED = {"mixtral", "qwen3_moe"}
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of verdicts, for a test alone."""
     monkeypatch.setattr(verdicts, "KEPT", True)
-    monkeypatch.setattr(verdicts, "cache_folder", lambda: tmp_path / "cache")
-    return tmp_path / "cache" / "verdicts"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "batchdeck" / "verdicts"
+
+
+@pytest.fixture(autouse=True)
+def storing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed weights are stored by the time that `load` returns."""
+
+    class Now(threading.Thread):
+        def start(self) -> None:
+            if self.name == "engine-loaded":
+                self.run()
+            else:
+                super().start()
+
+    monkeypatch.setattr(loader.threading, "Thread", Now)
+
+
+@pytest.fixture
+def packings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A word for each load: whether packed weights were mapped or stored."""
+    done: list[str] = []
+
+    def noting(name: str, function: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            done.append(name)
+            return function(*args)
+
+        return noted
+
+    monkeypatch.setattr(MappedWeights, "unmap", noting("mapped", MappedWeights.unmap))
+    monkeypatch.setattr(packed, "keep", noting("stored", packed.keep))
+    return done
 
 
 @pytest.fixture
@@ -49,6 +85,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(loader, "load_weights", noting)
     return names
+
+
+def packed_files(kept: Path) -> list[Path]:
+    return sorted((kept.parent / "packed").glob("*/*"))
 
 
 def logits(loaded: LoadedModel) -> torch.Tensor:
@@ -75,10 +115,13 @@ def same_twice(path: Path, **options: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", sorted(SERVED))
-def test_a_folder(name: str, dtype: str, tmp_path: Path, built: list[str]) -> None:
+def test_a_folder(
+    name: str, dtype: str, tmp_path: Path, built: list[str], packings: list[str]
+) -> None:
     save_checkpoint(tmp_path / "model", name, dtype=getattr(torch, dtype))
     same_twice(tmp_path / "model", dtype=dtype)
     assert len(built) == (2 if name in MERGED else 1)
+    assert packings == ([] if name in MERGED else ["stored", "mapped"])
 
 
 @pytest.mark.parametrize("level", EACH_LEVEL)
@@ -98,14 +141,17 @@ def test_a_file(
     assert len(built) == 2
 
 
-def test_weights_are_read_as_they_are_packed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_kept", [False, True])
+def test_reading_is_counted(are_kept: bool, tmp_path: Path, kept: Path) -> None:
     save_checkpoint(tmp_path / "model")
     load(tmp_path / "model").close()
+    if not are_kept:
+        shutil.rmtree(kept.parent / "packed")
     told = Recorded()
     load(tmp_path / "model", told).close()
     loading = [done for detail, done, _ in told.calls if detail == "loading weights"]
     assert loading == sorted(loading)
-    assert len(loading) > 8
+    assert len(loading) > 2
     (total,) = {total for detail, _, total in told.calls if detail == "loading weights"}
     assert loading[-1] == total
 
@@ -117,13 +163,14 @@ def test_a_model_with_states_is_built_each_time(tmp_path: Path, built: list[str]
 
 
 def test_other_weights_in_a_file_that_looks_the_same_are_found(
-    tmp_path: Path, built: list[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, kept: Path, built: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "model"
     save_checkpoint(folder)
     load(folder).close()
     file = folder / "model.safetensors"
     before = file.stat()
+    shutil.rmtree(kept.parent / "packed")
     with file.open("r+b") as changed:  # in its place, so that it is the same file
         changed.seek(before.st_size // 2)
         changed.write(bytes(before.st_size // 4))
@@ -188,3 +235,127 @@ def test_tensors_that_were_changed_are_not_used(tmp_path: Path, kept: Path) -> N
     tensors["0"] = tensors["0"] + 1
     save_file(tensors, file, metadata)
     assert verdicts.find(file.stem) is None
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def move_a_piece(file: Path) -> None:
+    heading, _, rest = file.read_bytes().partition(b"\n")
+    stated = json.loads(heading)
+    first = next(one for one in stated["sizes"] if one)
+    stated["sizes"][stated["sizes"].index(first)] = first - 64
+    file.write_bytes(json.dumps(stated).encode().ljust(len(heading)) + b"\n" + rest[:-64])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (damage, "was changed"),
+        (cut, "it is truncated"),
+        (move_a_piece, "bytes in the cache"),
+        (lambda file: file.write_bytes(b"no JSON\n"), "cannot be used"),
+        (lambda file: file.write_bytes(b'{"sizes": 3, "sums": [], "build": ""}\n'), "cannot be"),
+    ],
+)
+def test_packed_weights_that_were_changed_are_not_used(
+    change: Callable[[Path], object],
+    words: str,
+    tmp_path: Path,
+    kept: Path,
+    packings: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    save_checkpoint(tmp_path / "model")
+    first = load(tmp_path / "model")
+    expected = logits(first)
+    first.close()
+    (file,) = packed_files(kept)
+    change(file)
+    for _ in range(2):
+        again = load(tmp_path / "model")
+        assert torch.equal(logits(again), expected)
+        again.close()
+    assert words in caplog.text
+    assert packings[0] == "stored"
+    assert packings[-2:] == ["stored", "mapped"]  # the second load finds good ones
+
+
+def test_packed_weights_of_another_build_are_removed(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for build in ("first", "second"):
+        monkeypatch.setattr(verdicts, "build", lambda build=build: build)
+        for model in ("one", "other"):
+            save_checkpoint(tmp_path / model)
+            load(tmp_path / model).close()
+        assert [PackedFile.open(one).build for one in packed_files(kept)] == [build] * 2
+
+
+@pytest.mark.parametrize("name", ["_MOST_BYTES", "_MOST_OF_FREE"])
+def test_packed_weights_without_space_are_not_stored(
+    name: str, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, name, 1 if name == "_MOST_BYTES" else 1e-12)
+    save_checkpoint(tmp_path / "model")
+    load(tmp_path / "model").close()
+    assert packed_files(kept) == []
+
+
+def test_the_oldest_packed_weights_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [torch.zeros(8192, dtype=torch.uint8)]
+    files = [tmp_path / "packed" / model / "key.weights" for model in "abc"]
+    for number, file in enumerate(files):
+        packed.keep(file, pieces, lambda: True)
+        os.utime(file, (number, number))
+    monkeypatch.setattr(packed, "_MOST_BYTES", 3 * files[0].stat().st_size)
+    assert packed.find(files[0]) is not None  # is a use
+    packed.keep(tmp_path / "packed" / "d" / "key.weights", pieces, lambda: True)
+    assert [file.exists() for file in files] == [True, False, True]
+
+
+def test_a_model_that_is_closed_stores_nothing(tmp_path: Path) -> None:
+    pieces = [torch.zeros(64, dtype=torch.uint8)]
+    file = tmp_path / "packed" / "model" / "key.weights"
+    packed.keep(file, pieces, lambda: False)
+    assert list(file.parent.iterdir()) == []
+    packed.keep(file, pieces, lambda: True)
+    assert packed.find(file) is not None
+
+
+def test_memory_replaces_the_file_while_others_read_it(tmp_path: Path) -> None:
+    piece = torch.arange(5 << 20, dtype=torch.int32).view(torch.uint8)
+    file = tmp_path / "packed" / "model" / "key.weights"
+    packed.keep(file, [piece, None, piece[:100]], lambda: True)
+    found = packed.find(file)
+    assert found is not None
+    mapped = found.map(native, Meter("reading", found.num_bytes, lambda *_: None))
+    assert mapped is not None
+    first, second, last = mapped.pieces
+    assert first is not None
+    assert last is not None
+    over, sums = threading.Event(), set()
+
+    def read() -> None:
+        while not over.is_set():
+            sums.add(int(first.view(torch.int64).sum()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    mapped.unmap(lambda: True)
+    over.set()
+    reader.join()
+    file.write_bytes(b"")
+    assert sums == {int(piece.view(torch.int64).sum())}
+    assert torch.equal(first, piece)
+    assert torch.equal(last, piece[:100])
+    assert second is None
