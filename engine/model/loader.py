@@ -1,4 +1,8 @@
-"""load_model, load_entry: load a model by name, or by an entry of the registry."""
+"""load_model, load_entry: load a model by name, or by an entry of the registry.
+
+A load makes one value from another: the model's files (`engine.model.source`), a plan of memory,
+the tested forward pass, a runner with its pool, and the description for the host.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ import gc
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,24 +25,22 @@ from transformers import PreTrainedModel
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
+from engine.api.sampling import SamplingParams
 from engine.batch.plan import Runner
+from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
 from engine.model import packed, verdicts
 from engine.model.blame import blaming
-from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
+from engine.model.checkpoint import CONFIG_FILE
 from engine.model.coding import Coding
 from engine.model.compact import CompactWeights, packed_saving
 from engine.model.device import (
-    default_share,
     free_memory,
     gpu_uuid,
     is_out_of_memory,
     loading_dtype,
     noticing_loss,
-    pick_device,
-    pick_dtype,
     release_pinned,
-    use_device,
     with_swap,
 )
 from engine.model.downloads import fetch, mark_used
@@ -46,18 +48,13 @@ from engine.model.estimate import Numbers
 from engine.model.folder import (
     default_sampling,
     eos_token_ids,
-    has_tokenizer,
     max_positions,
-    model_key,
-    read_config,
     read_generation,
-    read_stated,
-    read_tokenizer,
     read_vocabulary,
 )
 from engine.model.footprint import footprint_of
 from engine.model.forward import Forward, ModuleForward, pick_backend
-from engine.model.gate import checked_forward, find_class
+from engine.model.gate import checked_forward
 from engine.model.latents import ExpansionError
 from engine.model.loss import AT_LOAD, Sample
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
@@ -70,15 +67,15 @@ from engine.model.program.origins import Origins
 from engine.model.program.quantize import check_device
 from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import MismatchError, Wrong
-from engine.model.quantized.gguf import GgufFile
-from engine.model.quantized.methods import forget, method_of, stored_weights
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.size_text import show_bytes
 from engine.model.sizes import check_elements
+from engine.model.source import Source, name_of
 from engine.model.starting import measured, starting_knobs
-from engine.model.text_part import language_part, text_config, without
+from engine.model.stored import StoredWeight
+from engine.model.text_part import without
 from engine.model.trace import TracedModel, trace
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights, open_weights
@@ -88,6 +85,7 @@ from engine.simulation.devices import Device
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
 from engine.text.pool import EncoderPool, encoding
+from engine.text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -144,26 +142,32 @@ def _load_entry(
     encoder: EncoderPool,
     sample: Sample,
 ) -> LoadedModel:
-    folder = entry.local_folder() or fetch(entry, progress)
+    path = entry.local_folder() or fetch(entry, progress)
     progress("checking the model")
     with ThreadPoolExecutor(1) as aside:
-        with blaming(f"{folder} cannot be loaded"):
-            preparation = _Preparation(request, entry, folder, sample, encoder)
-        with (
-            noticing_loss(preparation.device),
-            _telling_of_memory(entry.name, preparation.device),
-        ):
-            grammars = aside.submit(preparation.make_grammars, encoder)
-            forward, envelope = preparation.load(encoder, progress)
-            runner, envelope = preparation.start(forward, envelope, progress)
+        with blaming(f"{path} cannot be loaded"):
+            source = Source.read(request, entry, path, encoder)
+            plan = Plan.make(source)
+            chat = _Chat.read(source)
+        with noticing_loss(source.device), _telling_of_memory(entry.name, source.device):
+            grammars = aside.submit(chat.make_grammars, encoder, plan.shape.vocab_size)
+            found = _find_forward(plan, sample, encoder, progress)
+            started = _start(found, progress)
     mark_used(entry)
-    model = preparation.describe(envelope, forward, runner, encoder, grammars.result())
+    model = _describe(found, started, chat, encoder, grammars.result())
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
-    arguments = (grammars.result(),)
-    threading.Thread(target=preparation.finish, args=arguments, name="engine-loaded").start()
+    threading.Thread(
+        target=_finish, args=(grammars.result(), found.finish), name="engine-loaded"
+    ).start()
     return model
+
+
+def _finish(grammars: Grammars, finish: Callable[[], None]) -> None:
+    """Do the work that loading does not wait for."""
+    grammars.prepare()
+    finish()
 
 
 def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:
@@ -174,7 +178,10 @@ def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> Memo
     """
     _quiet()
     with blaming(f"{folder} cannot be loaded"):
-        return _Preparation(request, entry, folder).needs
+        source = Source.read(request, entry, folder)
+        plan = Plan.make(source)
+        _Chat.read(source)
+    return plan.needs
 
 
 class ModelRunner(Runner, Protocol):
@@ -192,521 +199,587 @@ class ModelRunner(Runner, Protocol):
         ...
 
 
-class _Preparation:
-    """The part of loading that needs no weights, so that its errors show before they are read.
-
-    Args:
-        encoder: gets the tokenizer as soon as there is one; None if nothing will be encoded.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A model as traced without its weights, and the memory for it.
 
     Attributes:
-        device: the device of the model.
-        traced: the model as traced without its weights.
-
-    Raises:
-        ModelError, InvalidConfigError: see `engine.serving.loading.ModelLoader`.
+        dtype: the type of the weights in memory.
+        latents: whether layers that cache latents store those.
+        traced: its shape has the bytes that packed weights save once these are loaded.
+        weights: the stored weights by the model's names.
+        free: available bytes of the device.
+        backend: the backend of attention.
+        stays_packed: whether weights stay as they are stored, if kernels can multiply them so.
+        envelope: what the memory is planned for.
     """
 
-    def __init__(
-        self,
-        request: LoadRequest,
-        entry: ModelEntry,
-        path: Path,
-        sample: Sample = AT_LOAD,
-        encoder: EncoderPool | None = None,
-    ) -> None:
-        self._request = request
-        self._entry = entry
-        self._closed = threading.Event()
-        self._later: Callable[[], None] = lambda: None
-        self._quantize = request.quantize or entry.quantize
-        file = find_gguf(path)
-        gguf = None if file is None else GgufFile(file)
-        folder = path if file is None else file.parent
-        stated = read_stated(folder, gguf)
-        self._checkpoint = open_checkpoint(folder) if gguf is None else gguf.checkpoint
-        self.device = pick_device(request.device)
-        use_device(self.device)
-        self._dtype = pick_dtype(request.dtype, entry.dtype, self._checkpoint.dtype, self.device)
-        self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._type_name)
-        recipe = None if gguf is None or has_tokenizer(folder) else gguf.tokenizer_recipe
-        if encoder is not None and recipe is not None:
-            # At once, because the encoding process takes longest: 0.5 s for 152,064 tokens.
-            encoder.begin(recipe, self._key)
-        self._method = method_of(stated, self._checkpoint) if gguf is None else gguf.kind
-        self._coding = Coding(entry.name, self._method, sample)
-        self._config = language_part(read_config(folder, stated, self._checkpoint))
-        forget(self._config)
-        with blaming(f"{folder / CONFIG_FILE} is not valid"):
-            self._whole = find_class(self._config)
-            self._part = text_config(self._whole, self._config)
-        self._folder = folder
-        if recipe is None:
-            tokenizer = read_tokenizer(folder)
-            if encoder is not None:
-                encoder.begin(tokenizer, self._key)
-        else:
-            with blaming(f"the tokenizer in {path} is broken"):
-                tokenizer = recipe.decoder()
-        self.traced = self._trace()
-        self._class = without(self._whole, self.traced.unread)
-        is_packed = self._method is not None
-        check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, is_packed)
-        self._weights = (
-            stored_weights(stated, self._checkpoint)
-            if gguf is None
-            else gguf.stored_weights(self._config)
+    source: Source
+    dtype: torch.dtype
+    latents: bool
+    traced: TracedModel
+    weights: tuple[StoredWeight, ...]
+    free: int
+    backend: str
+    stays_packed: bool
+    envelope: EngineConfig
+
+    @classmethod
+    def make(cls, source: Source, *, latents: bool = True) -> Plan:
+        """Trace a model, and plan its memory.
+
+        Raises:
+            ModelError, InvalidConfigError: see `engine.serving.loading.ModelLoader`.
+        """
+        config_file, is_packed = source.folder / CONFIG_FILE, source.method is not None
+        traced = _trace(source, source.dtype, latents=latents)
+        check_elements(traced.num_elements, source.checkpoint, config_file, is_packed)
+        smallest = EngineConfig(
+            num_blocks=1,
+            max_model_len=1,
+            dtype=name_of(source.dtype),
+            device=str(source.device),
+            quantize=source.quantize,
         )
-        self._measured: Device | None = None
-        self._share = entry.memory_share or default_share(self.device)
-        self._free = free_memory(self.device)
-        self._backend, self._envelope = self._plan_traced()
-        generation = read_generation(folder)
-        self._sampling, self._sampling_sources = default_sampling(entry, generation, folder)
-        self._vocabulary = read_vocabulary(folder, tokenizer)
-        self._ends = eos_token_ids(folder, generation, self._config, tokenizer, gguf)
+        weights, free = source.weights(), free_memory(source.device)
+        check_device(smallest, traced.shape)
+        backend = pick_backend(*cache_shapes(smallest, traced.shape))
+        stays_packed = backend == "cpu" and source.quantize == "none"
+        plan = cls(
+            source,
+            source.dtype,
+            latents,
+            traced,
+            weights,
+            free,
+            backend,
+            stays_packed,
+            smallest,
+        )
+        return replace(plan, envelope=plan.size(backend))
+
+    def by_torch(self) -> Plan:
+        """The plan of the model as torch alone computes it."""
+        source, dtype, traced = self.source, self.dtype, self.traced
+        is_asked = source.request.dtype not in (None, "auto")
+        if not is_asked and loading_dtype(dtype, source.device) != dtype:
+            # torch would take seconds for a token.
+            dtype = loading_dtype(dtype, source.device)
+            traced = _trace(source, dtype, latents=self.latents)
+        plan = replace(
+            self,
+            dtype=dtype,
+            traced=traced,
+            free=free_memory(source.device),
+            backend="torch",
+            stays_packed=False,
+        )
+        return replace(plan, envelope=plan.size("torch"))
+
+    def settled(self, saved_bytes: int) -> Plan:
+        """The plan of the loaded model, whose packed weights save some bytes."""
+        shape = replace(self.shape, saved_bytes=saved_bytes)
+        return replace(self, traced=replace(self.traced, shape=shape))
+
+    def size(self, backend: str) -> EngineConfig:
+        """The envelope that fits into the memory with the footprint of a backend."""
+        source = self.source
+        return plan_memory(
+            source.request,
+            self.needs,
+            footprint_of(backend, source.device),
+            device=str(source.device),
+            dtype=name_of(self.dtype),
+            quantize=source.quantize,
+            free=self.free,
+            share=source.share,
+            host_free=free_memory(torch.device("cpu")),
+        )
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model's dimensions."""
+        return self.traced.shape
 
     @property
     def needs(self) -> MemoryNeeds:
         """The model's needs of device memory."""
+        source, shape = self.source, self.shape
+        positions = max_positions(source.config, source.folder) if shape.num_layers else _UNLIMITED
         return MemoryNeeds(
-            name=self._entry.name,
-            shape=self.traced.shape,
+            name=source.entry.name,
+            shape=shape,
             weight_bytes=self._weight_bytes,
             loading_bytes=self._loading_bytes,
             saved_bytes=self._saved_bytes,
             num_layers=self.traced.num_layers,
             layer_width=self.traced.layer_width,
             layer_experts=self.traced.layer_experts,
-            max_positions=(
-                max_positions(self._config, self._folder)
-                if self.traced.shape.num_layers
-                else _UNLIMITED
-            ),
-            context_length=self._entry.context_length,
+            max_positions=positions,
+            context_length=source.entry.context_length,
         )
-
-    @property
-    def _dtype_name(self) -> str:
-        return str(self._dtype).removeprefix("torch.")
 
     @property
     def _weight_bytes(self) -> int:
         """Bytes of all weights in memory, where some stored ones may have no place."""
-        held = self.traced.num_elements * self._dtype.itemsize
-        if self._method is not None:
+        held = self.traced.num_elements * self.dtype.itemsize
+        if self.source.method is not None:
             return held
-        return min(self._checkpoint.num_bytes_as(self._dtype.itemsize), held)
+        return min(self.source.checkpoint.num_bytes_as(self.dtype.itemsize), held)
 
     @property
     def _loading_bytes(self) -> int:
         """Bytes of all weights during loading. Those that stay packed are never all unpacked at
         once.
         """
-        if not self._stays_packed:
+        if not self.stays_packed:
             return self._weight_bytes
-        packed = [one for one in self._weights if one.kind]
+        packed = [one for one in self.weights if one.kind]
         numbers = self.traced.num_elements - sum(math.prod(one.shape) for one in packed)
-        return max(numbers, 0) * self._dtype.itemsize + sum(one.num_bytes for one in packed)
-
-    @property
-    def _type_name(self) -> str:
-        """Identifies the precision of a model with these weights."""
-        plain = self._quantize == "none"
-        return self._dtype_name if plain else f"{self._dtype_name}-{self._quantize}"
+        return max(numbers, 0) * self.dtype.itemsize + sum(one.num_bytes for one in packed)
 
     @property
     def _saved_bytes(self) -> int:
         """Bytes saved by quantization: an estimate before it, exact afterwards."""
-        if self.traced.shape.saved_bytes:
-            return self.traced.shape.saved_bytes
-        if self._quantize == "none":
-            stored = ((one.kind, one.shape) for one in self._weights if self._stays_packed)
-            return packed_saving(stored, self._dtype.itemsize)
+        if self.shape.saved_bytes:
+            return self.shape.saved_bytes
+        if self.source.quantize == "none":
+            stored = ((one.kind, one.shape) for one in self.weights if self.stays_packed)
+            return packed_saving(stored, self.dtype.itemsize)
         numbers = Numbers(self.traced.num_multiplied, self.traced.num_head)
-        return numbers.saved(self._quantize, self._dtype.itemsize)
+        return numbers.saved(self.source.quantize, self.dtype.itemsize)
 
-    def _trace(self, *, latents: bool = True) -> TracedModel:
-        """As `engine.model.trace.trace`, once for a configuration and a build."""
 
-        def make() -> dict[str, Any]:
-            return trace(self._whole, self._part, self._dtype, latents=latents).to_json()
+def _trace(source: Source, dtype: torch.dtype, *, latents: bool) -> TracedModel:
+    """As `engine.model.trace.trace`, once for a configuration and a build."""
 
-        config = self._part.to_json_string()
-        facts = "trace", self._whole.__name__, config, self._dtype_name, latents
-        return TracedModel.from_json(verdicts.recall(facts, make))
+    def make() -> dict[str, Any]:
+        return trace(source.model_class, source.part, dtype, latents=latents).to_json()
 
-    def _plan_traced(self) -> tuple[str, EngineConfig]:
-        """The backend and the envelope of the traced model."""
-        smallest = EngineConfig(
-            num_blocks=1,
-            max_model_len=1,
-            dtype=self._dtype_name,
-            device=str(self.device),
-            quantize=self._quantize,
-        )
-        check_device(smallest, self.traced.shape)
-        backend = pick_backend(*cache_shapes(smallest, self.traced.shape))
-        self._stays_packed = backend == "cpu" and self._quantize == "none"
-        return backend, self._plan(backend)
+    config = source.part.to_json_string()
+    facts = "trace", source.model_class.__name__, config, name_of(dtype), latents
+    return TracedModel.from_json(verdicts.recall(facts, make))
 
-    def _plan(self, backend: str) -> EngineConfig:
-        return plan_memory(
-            self._request,
-            self.needs,
-            footprint_of(backend, self.device),
-            device=str(self.device),
-            dtype=self._dtype_name,
-            quantize=self._quantize,
-            free=self._free,
-            share=self._share,
-            host_free=free_memory(torch.device("cpu")),
-        )
 
-    def make_grammars(self, encoder: EncoderPool) -> Grammars:
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """The part of a model that chats need beside its logits.
+
+    Attributes:
+        ends: tokens that end a reply, by the model's files.
+        sampling, sampling_sources: see `engine.model.folder.default_sampling`.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    ends: frozenset[int]
+    sampling: SamplingParams
+    sampling_sources: Mapping[str, str]
+
+    @classmethod
+    def read(cls, source: Source) -> _Chat:
+        folder, tokenizer = source.folder, source.tokenizer
+        generation = read_generation(folder)
+        sampling, sources = default_sampling(source.entry, generation, folder)
+        vocabulary = read_vocabulary(folder, tokenizer)
+        ends = eos_token_ids(folder, generation, source.config, tokenizer, source.gguf)
+        return cls(source.entry.name, vocabulary, ends, sampling, sources)
+
+    def make_grammars(self, encoder: EncoderPool, vocab_size: int) -> Grammars:
         """Make the compiler of structures. It waits for the encoding process."""
-        ends = self._ends | _turn_ends(encoder, self._entry.name)
-        return Grammars(encoder, self._vocabulary.special, ends, self.traced.shape.vocab_size)
+        ends = self.ends | _turn_ends(encoder, self.name)
+        return Grammars(encoder, self.vocabulary.special, ends, vocab_size)
 
-    def load(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
-        """Read the weights and test the model. If a layer computes something from its latents that
-        attention does not support, store the result instead of the latents.
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A model's forward pass, tested.
+
+    Attributes:
+        plan: settled.
+        envelope: what the forward pass serves.
+        coding: how its weights are coded.
+        later: work for its packed weights once the model serves. It gets a function that says
+            whether the model is still open.
+        is_closed: set when the model is closed.
+    """
+
+    plan: Plan
+    forward: Forward
+    envelope: EngineConfig
+    coding: Coding
+    later: Callable[[Callable[[], bool]], None] = lambda is_open: None
+    is_closed: threading.Event = field(default_factory=threading.Event)
+
+    def finish(self) -> None:
+        """Do the work for its packed weights; blocks. It ends early if the model is closed or the
+        program ends.
         """
+        self.later(lambda: not self.is_closed.is_set() and threading.main_thread().is_alive())
+
+
+def _find_forward(plan: Plan, sample: Sample, encoder: Encoder, progress: Progress) -> _Found:
+    """Read the weights and test the model. If a layer computes something from its latents that
+    attention does not support, store the result instead of the latents.
+    """
+    try:
+        return _find_planned(plan, sample, encoder, progress)
+    except ExpansionError as error:
+        reason = str(error)
+        logger.warning("%s: %s, so what it makes is stored", plan.source.entry.name, reason)
+    # As below, this runs outside the except block.
+    gc.collect()
+    return _find_planned(Plan.make(plan.source, latents=False), sample, encoder, progress)
+
+
+def _find_planned(plan: Plan, sample: Sample, encoder: Encoder, progress: Progress) -> _Found:
+    """Load the model as planned. If kernels of ours are wrong, the weights are read again, and
+    torch computes their operations, or all if necessary.
+    """
+    name, quantize = plan.source.entry.name, plan.source.quantize
+    key = _verdict_key(plan, sample)
+    known = verdicts.find(key)
+    apart = () if known is None else known.apart
+    if known is not None and known.graph is not None:
+        restored = _restore(plan, sample, key, known.graph, known, progress)
+        if restored is not None:
+            return restored
+        known = None
+    while True:
         try:
-            return self._load_traced(encoder, progress)
-        except ExpansionError as error:
-            reason = str(error)
-            logger.warning("%s: %s, so what it makes is stored", self._entry.name, reason)
-        # As below, this runs outside the except block.
-        gc.collect()
-        self._free = free_memory(self.device)
-        self.traced = self._trace(latents=False)
-        self._backend, self._envelope = self._plan_traced()
-        return self._load_traced(encoder, progress)
-
-    def _load_traced(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
-        """Load the model as traced. If kernels of ours are wrong, the weights are read again, and
-        torch computes their operations, or all if necessary.
-        """
-        key = self._verdict_key()
-        known = verdicts.find(key)
-        apart = () if known is None else known.apart
-        if known is not None and known.graph is not None:
-            restored = self._restore(key, known.graph, known, progress)
-            if restored is not None:
-                return restored, self._with_what_is_left(self._envelope, restored)
-            known = None
-        while True:
-            try:
-                forward = self._load(self._backend, self._envelope, encoder, progress, apart, known)
-            except MismatchError as error:
-                # The error is logged as text, because a log record would keep its frames, and with
-                # them the model.
-                reason, wrong = str(error), error.wrong
-            else:
-                if known is None and self._quantize == "none":
-                    self._keep(key, forward, apart)
-                if self._backend == "triton" and isinstance(forward, ModuleForward):
-                    return forward, self._plan("triton modules")
-                return forward, self._with_what_is_left(self._envelope, forward)
-            # This runs outside the except block, where the error no longer keeps the model.
-            gc.collect()
-            if not wrong:
-                break
-            # None of these is in `apart`, so that this loop ends.
-            apart, known = apart + wrong, None
-            logger.warning("%s: %s; torch computes this instead", self._entry.name, reason)
-        if self._quantize != "none":
-            raise ModelError(
-                f"{self._entry.name} cannot be quantized to {self._quantize}: {reason}", "quantize"
-            )
-        logger.error("%s; our kernels are not used for %s", reason, self._entry.name)
-        self._free = free_memory(self.device)
-        self._stays_packed = False
-        is_asked = self._request.dtype not in (None, "auto")
-        if not is_asked and loading_dtype(self._dtype, self.device) != self._dtype:
-            # torch alone would take seconds for a token.
-            self._dtype = loading_dtype(self._dtype, self.device)
-            self.traced = self._trace()
-        envelope = self._plan("torch")
-        forward = self._load("torch", envelope, encoder, progress)
-        assert isinstance(forward, ModuleForward)
-        forward.off_kernels = reason
-        return forward, envelope
-
-    def start(
-        self, forward: Forward, envelope: EngineConfig, progress: Progress
-    ) -> tuple[ModelRunner, EngineConfig]:
-        """Make a runner with its pool; returns it with the envelope that it serves."""
-        total = self._checkpoint.num_bytes
-        if self.device.type == "cuda":
-            # Before the pool takes the memory that this needs.
-            self._measured = measured(self.device, self._dtype)
-        progress("allocating the KV pool", total, total)
-        shape, is_asked = self.traced.shape, bool(self._request.swap_memory)
-        if isinstance(forward, (ModuleForward, ProgramForward)):
-            return with_swap(
-                lambda config: TorchRunner(forward, config, shape), envelope, is_asked=is_asked
-            )
-        # The kernels can be imported only if triton is installed.
-        from engine.model.gpu.forward import GpuForward
-        from engine.model.gpu.sampler import why_not
-        from engine.model.gpu.start import start_runner
-
-        assert isinstance(forward, GpuForward)
-        if reason := why_not(shape.vocab_size, self.device):
-            logger.warning(
-                "%s: torch chooses its tokens, one step at a time and without CUDA graphs, because "
-                "our kernels do not: %s",
-                self._entry.name,
-                reason,
-            )
-            return TorchRunner(forward, envelope, shape), envelope
-        bounds = pool_bounds(self._request, self.needs, envelope)
-        share = 1.0 if bounds.least == bounds.most else self._share
-        return start_runner(
-            forward,
-            envelope,
-            shape,
-            bounds,
-            progress,
-            name=self._entry.name,
-            left=self._free - int(self._free * share),
-            swap_is_asked=is_asked,
-        )
-
-    def _load(
-        self,
-        backend: str,
-        envelope: EngineConfig,
-        encoder: Encoder,
-        progress: Progress,
-        apart: Sequence[Wrong] = (),
-        known: Verdict | None = None,
-    ) -> Forward:
-        checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
-        model, compact, origins = self._read_weights(backend, progress)
-        with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
-            freeze_rope(model, envelope.max_model_len)
-        shape = self.traced.shape
-        coded = self._coding.find(
-            model, envelope, shape, backend, encoder, progress, total, compact, origins, known
-        )
-        progress("testing the model", total, total)
-        forward = checked_forward(
-            model, envelope, shape, backend, coded, apart, is_known=known is not None
-        )
-        self._settle(forward, coded)
-        self._coding.compare(forward, envelope, shape)
-        return forward
-
-    def _settle(self, forward: Forward, coded: Coded | None) -> None:
-        """Record the memory of a forward pass."""
-        shape = self.traced.shape
-        kept = _kept_bytes(forward)
-        if coded is not None or kept:
-            saved_bytes = 0 if coded is None else coded.saved_bytes
-            saved = replace(shape, saved_bytes=saved_bytes - kept)
-            self.traced = replace(self.traced, shape=saved)
-        if self._quantize == "none" and self._method is not None:
-            logger.info(
-                "%s is quantized by %s on disk, %s; it is served in %s, %s",
-                self._entry.name,
-                self._method,
-                show_bytes(self._checkpoint.num_bytes),
-                f"{self._dtype_name} and codes" if self._coding.packed_as else self._dtype_name,
-                show_bytes(self.needs.served_bytes),
-            )
-
-    def _verdict_key(self) -> str:
-        return verdicts.key_of(
-            (one.file for one in self._checkpoint.tensors),
-            self._checkpoint.fingerprint,
-            self._config.to_json_string(),
-            self._key,
-            self._backend,
-            self._envelope.max_model_len,
-            self._coding.sample,
-        )
-
-    def _keep(self, key: str, forward: Forward, apart: Sequence[Wrong]) -> None:
-        """Store the findings of the checks for the next loading. Quantized weights are compared
-        with the originals each time.
-        """
-        if isinstance(forward, ProgramForward):
-            verdicts.keep(key, Verdict(tuple(apart), self._coding.loss, forward.saved))
-            if forward.saved is not None:
-                self._settle_packed(key, forward, None)
-            forward.saved = None
-
-    def _packed_path(self, key: str) -> Path:
-        return self._entry.packed_folder / f"{key}.weights"
-
-    def _settle_packed(
-        self, key: str, forward: ProgramForward, mapped: MappedWeights | None
-    ) -> None:
-        """Store the packed weights for the next loading, or replace the file that they are mapped
-        from by memory, once the model is loaded.
-        """
-        if mapped is not None:
-            self._later = partial(mapped.unmap, self._is_open)
-        elif verdicts.KEPT:
-            path = self._packed_path(key)
-            self._later = partial(packed.keep, path, forward.pieces, self._is_open)
-        forward.pieces = ()
-
-    def finish(self, grammars: Grammars) -> None:
-        """Do the work that loading does not wait for; blocks."""
-        grammars.prepare()
-        self._later()
-
-    def _is_open(self) -> bool:
-        """Whether the model is neither closed nor left by a program that ends."""
-        return not self._closed.is_set() and threading.main_thread().is_alive()
-
-    def _restore(
-        self, key: str, graph: SavedGraph, known: Verdict, progress: Progress
-    ) -> ProgramForward | None:
-        """The program of a model that was loaded before. Its packed weights are read from the
-        cache, or packed while they are read. None if the graph does not match the model or is
-        broken, which is logged.
-        """
-        meter = None
-        native = kernels()
-        assert native is not None
-        try:
-            names, file = graph.names, packed.find(self._packed_path(key))
-            read = [one for one in self._weights if one.name in names and one.blocks is not None]
-            total = sum(one.num_bytes for one in read) if file is None else file.num_bytes
-            meter = Meter("loading weights", total, progress)
-            compact, memory = open_weights(read, self._dtype, meter)
-            coded = self._coding.find_known(compact, self._envelope, known.loss)
-            mapped = None if file is None else file.map(native, meter)
-            arena = Arena(native, None if mapped is None else mapped.pieces)
-            forward = restore_program(
-                graph, memory, self._envelope, self.traced.shape, coded, known.apart, arena
-            )
-        except ModelError:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error) or (meter is not None and meter.interrupted):
-                raise
-            reason = cause_of(error)
+            found = _load_weights(plan, sample, encoder, progress, apart, known)
+        except MismatchError as error:
+            # The error is logged as text, because a log record would keep its frames, and with
+            # them the model.
+            reason, wrong = str(error), error.wrong
         else:
-            meter.finish()
-            self._settle(forward, coded)
-            self._settle_packed(key, forward, mapped)
-            return forward
-        # As in `_load_traced`, this runs outside the except block.
+            return found if known is not None or quantize != "none" else _keep(found, key, apart)
+        # This runs outside the except block, where the error no longer keeps the model.
         gc.collect()
-        logger.warning(
-            "%s: its saved graph cannot be used, and the model is checked anew: %s",
-            self._entry.name,
-            reason,
-        )
-        return None
+        if not wrong:
+            break
+        # None of these is in `apart`, so that this loop ends.
+        apart, known = apart + wrong, None
+        logger.warning("%s: %s; torch computes this instead", name, reason)
+    if quantize != "none":
+        raise ModelError(f"{name} cannot be quantized to {quantize}: {reason}", "quantize")
+    logger.error("%s; our kernels are not used for %s", reason, name)
+    found = _load_weights(plan.by_torch(), sample, encoder, progress)
+    assert isinstance(found.forward, ModuleForward)
+    found.forward.off_kernels = reason
+    return found
 
-    def _read_weights(
-        self, backend: str, progress: Progress
-    ) -> tuple[PreTrainedModel, CompactWeights, Origins]:
-        """The model with its weights; those of them that stay in stored form, if kernels can
-        multiply them so; and those that were stored as codes.
-        """
-        kept = CompactWeights(self._dtype)
-        is_kept = self._stays_packed and backend == "cpu"
-        dtype = loading_dtype(self._dtype, self.device) if is_kept else self._dtype
-        while True:
-            origins = Origins()
-            model = load_weights(
-                self._class,
-                self._part,
-                self._checkpoint.folder,
-                self._weights,
-                dtype,
-                self.device,
-                progress,
-                kept if is_kept else None,
-                origins,
-            )
-            if not is_kept or kept.settle(model):
-                return model, kept, origins
-            logger.info("%s: its weights are unpacked, since layers share them", self._entry.name)
-            kept, is_kept, dtype = CompactWeights(self._dtype), False, self._dtype
 
-    def _with_what_is_left(self, envelope: EngineConfig, forward: Forward) -> EngineConfig:
-        """An envelope whose pool gets the memory saved by packed weights, less the originals that
-        torch keeps.
-        """
-        if _kept_bytes(forward):
-            return replace(envelope, num_blocks=self._plan(self._backend).num_blocks)
-        if self._method is None or not self.traced.shape.saved_bytes:
-            return envelope
-        num_blocks = self._plan(self._backend).num_blocks
-        return replace(envelope, num_blocks=max(envelope.num_blocks, num_blocks))
+def _load_weights(
+    plan: Plan,
+    sample: Sample,
+    encoder: Encoder,
+    progress: Progress,
+    apart: Sequence[Wrong] = (),
+    known: Verdict | None = None,
+) -> _Found:
+    """Read the weights into the model, and make and test its forward pass.
 
-    def describe(
-        self,
-        envelope: EngineConfig,
-        forward: Forward,
-        runner: ModelRunner,
-        encoder: EncoderPool,
-        grammars: Grammars,
-    ) -> LoadedModel:
-        """Describe the loaded model for the host."""
-        shape = self.traced.shape
-        card = shape.card(
-            envelope,
-            name=self._entry.name,
-            architecture=self._class.__name__,
-            attention=forward.attention,
-            gpu_uuid=gpu_uuid(self.device),
-        )
-        card = replace(
-            card,
-            sampling=self._sampling,
-            sampling_sources=self._sampling_sources,
-            has_chat_template=self._vocabulary.has_template,
-            switches_thinking="enable_thinking" in self._vocabulary.template,
-            presets=self._entry.presets,
-            quantize=self._quantize,
-            packed_as=self._coding.packed_as,
-            rounded_to=self._coding.rounded_to,
-            loss=self._coding.loss,
-            off_path=forward.off_path,
-            off_kernels=forward.off_kernels,
-        )
-        if not card.has_chat_template:
-            logger.warning(
-                "%s has no chat template, so it is offered as completion: a chat is a text with "
-                "the names of the roles, and a reply ends where one of them begins a line",
-                card.name,
-            )
+    Raises:
+        ModelError, ExpansionError, MismatchError: see `engine.model.gate.checked_forward`.
+    """
+    source, envelope, backend = plan.source, plan.envelope, plan.backend
+    checkpoint, total = source.checkpoint, source.checkpoint.num_bytes
+    model, compact, origins = _read_weights(plan, progress)
+    with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
+        freeze_rope(model, envelope.max_model_len)
+    shape, coding = plan.shape, Coding(source.entry.name, source.method, sample)
+    coded = coding.find(
+        model, envelope, shape, backend, encoder, progress, total, compact, origins, known
+    )
+    progress("testing the model", total, total)
+    forward = checked_forward(
+        model, envelope, shape, backend, coded, apart, is_known=known is not None
+    )
+    settled = _settle(plan, forward, coding, coded)
+    coding.compare(forward, envelope, shape)
+    return _Found(settled, forward, _with_what_is_left(settled, forward), coding)
+
+
+def _settle(plan: Plan, forward: Forward, coding: Coding, coded: Coded | None) -> Plan:
+    """Record the memory of a forward pass."""
+    source, kept = plan.source, _kept_bytes(forward)
+    if coded is not None or kept:
+        plan = plan.settled((0 if coded is None else coded.saved_bytes) - kept)
+    if source.quantize == "none" and source.method is not None:
+        dtype = name_of(plan.dtype)
         logger.info(
-            "loaded %s: %s, %s on %s, %d blocks of %d tokens",
-            card.name,
-            card.architecture,
-            card.dtype,
-            card.device,
-            envelope.num_blocks,
-            envelope.block_size,
+            "%s is quantized by %s on disk, %s; it is served in %s, %s",
+            source.entry.name,
+            source.method,
+            show_bytes(source.checkpoint.num_bytes),
+            f"{dtype} and codes" if coding.packed_as else dtype,
+            show_bytes(plan.needs.served_bytes),
         )
-        start = starting_knobs(envelope, shape, self._measured)
-        return LoadedModel(
-            key=self._key,
-            card=card,
-            config=envelope,
-            shape=shape,
-            runner=runner,
-            codec=ChatCodec(self._vocabulary, encoder, self._key, grammars),
-            knobs=start.knobs,
-            knob_notes=start.notes,
-            eos_token_ids=grammars.ends,
-            swap_rate=runner.swap_rate,
-            close=_closer(runner, encoder, self._closed),
-        )
+    return plan
+
+
+def _with_what_is_left(plan: Plan, forward: Forward) -> EngineConfig:
+    """The envelope of a settled plan. Its pool gets the memory saved by packed weights, less the
+    originals that torch keeps.
+    """
+    envelope, backend = plan.envelope, plan.backend
+    if backend == "torch":
+        return envelope
+    if backend == "triton" and isinstance(forward, ModuleForward):
+        return plan.size("triton modules")
+    if _kept_bytes(forward):
+        return replace(envelope, num_blocks=plan.size(backend).num_blocks)
+    if plan.source.method is None or not plan.shape.saved_bytes:
+        return envelope
+    return replace(envelope, num_blocks=max(envelope.num_blocks, plan.size(backend).num_blocks))
 
 
 def _kept_bytes(forward: Forward) -> int:
     return forward.kept_bytes if isinstance(forward, ProgramForward) else 0
+
+
+def _read_weights(
+    plan: Plan, progress: Progress
+) -> tuple[PreTrainedModel, CompactWeights, Origins]:
+    """The model with its weights; those of them that stay in stored form, if kernels can multiply
+    them so; and those that were stored as codes.
+    """
+    source = plan.source
+    model_class = without(source.model_class, plan.traced.unread)
+    kept = CompactWeights(plan.dtype)
+    is_kept = plan.stays_packed
+    dtype = loading_dtype(plan.dtype, source.device) if is_kept else plan.dtype
+    while True:
+        origins = Origins()
+        model = load_weights(
+            model_class,
+            source.part,
+            source.checkpoint.folder,
+            plan.weights,
+            dtype,
+            source.device,
+            progress,
+            kept if is_kept else None,
+            origins,
+        )
+        if not is_kept or kept.settle(model):
+            return model, kept, origins
+        name = source.entry.name
+        logger.info("%s: its weights are unpacked, since layers share them", name)
+        kept, is_kept, dtype = CompactWeights(plan.dtype), False, plan.dtype
+
+
+def _verdict_key(plan: Plan, sample: Sample) -> str:
+    source = plan.source
+    return verdicts.key_of(
+        (one.file for one in source.checkpoint.tensors),
+        source.checkpoint.fingerprint,
+        source.config.to_json_string(),
+        source.key,
+        plan.backend,
+        plan.envelope.max_model_len,
+        sample,
+    )
+
+
+def _keep(found: _Found, key: str, apart: Sequence[Wrong]) -> _Found:
+    """Store the findings of the checks for the next loading. Quantized weights are compared with
+    the originals each time.
+    """
+    forward = found.forward
+    if not isinstance(forward, ProgramForward):
+        return found
+    verdicts.keep(key, Verdict(tuple(apart), found.coding.loss, forward.saved))
+    is_saved, forward.saved = forward.saved is not None, None
+    return _with_later(found, forward, key, None) if is_saved else found
+
+
+def _with_later(
+    found: _Found, forward: ProgramForward, key: str, mapped: MappedWeights | None
+) -> _Found:
+    """Have packed weights stored for the next loading, or the file that they are mapped from
+    replaced by memory.
+    """
+    pieces, forward.pieces = forward.pieces, ()
+    if mapped is not None:
+        return replace(found, later=mapped.unmap)
+    if not verdicts.KEPT:
+        return found
+    path = _packed_path(found.plan, key)
+    return replace(found, later=partial(packed.keep, path, pieces))
+
+
+def _packed_path(plan: Plan, key: str) -> Path:
+    return plan.source.entry.packed_folder / f"{key}.weights"
+
+
+def _restore(
+    plan: Plan,
+    sample: Sample,
+    key: str,
+    graph: SavedGraph,
+    known: Verdict,
+    progress: Progress,
+) -> _Found | None:
+    """The program of a model that was loaded before. Its packed weights are mapped from the cache,
+    or packed while they are read. None if the graph does not match the model or is broken, which
+    is logged.
+    """
+    source, meter = plan.source, None
+    native = kernels()
+    assert native is not None
+    try:
+        names, file = graph.names, packed.find(_packed_path(plan, key))
+        read = [one for one in plan.weights if one.name in names and one.blocks is not None]
+        total = sum(one.num_bytes for one in read) if file is None else file.num_bytes
+        meter = Meter("loading weights", total, progress)
+        compact, memory = open_weights(read, plan.dtype, meter)
+        coding = Coding(source.entry.name, source.method, sample)
+        coded = coding.find_known(compact, plan.envelope, known.loss)
+        mapped = None if file is None else file.map(native, meter)
+        arena = Arena(native, None if mapped is None else mapped.pieces)
+        forward = restore_program(
+            graph, memory, plan.envelope, plan.shape, coded, known.apart, arena
+        )
+    except ModelError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error) or (meter is not None and meter.interrupted):
+            raise
+        reason = cause_of(error)
+    else:
+        meter.finish()
+        settled = _settle(plan, forward, coding, coded)
+        found = _Found(settled, forward, _with_what_is_left(settled, forward), coding)
+        return _with_later(found, forward, key, mapped)
+    # As in `_find_planned`, this runs outside the except block.
+    gc.collect()
+    logger.warning(
+        "%s: its saved graph cannot be used, and the model is checked anew: %s",
+        source.entry.name,
+        reason,
+    )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A runner with its pool.
+
+    Attributes:
+        envelope: what the pool was allocated for.
+        measured: the device, as measured; None for a processor.
+    """
+
+    runner: ModelRunner
+    envelope: EngineConfig
+    measured: Device | None
+
+
+def _start(found: _Found, progress: Progress) -> _Started:
+    """Make a runner with its pool."""
+    plan, forward, envelope = found.plan, found.forward, found.envelope
+    source, shape, name = plan.source, plan.shape, plan.source.entry.name
+    total = source.checkpoint.num_bytes
+    # Before the pool takes the memory that this needs.
+    device = measured(source.device, plan.dtype) if source.device.type == "cuda" else None
+    progress("allocating the KV pool", total, total)
+    is_asked = bool(source.request.swap_memory)
+    if isinstance(forward, (ModuleForward, ProgramForward)):
+        runner, envelope = with_swap(
+            lambda config: TorchRunner(forward, config, shape), envelope, is_asked=is_asked
+        )
+        return _Started(runner, envelope, device)
+    # The kernels can be imported only if triton is installed.
+    from engine.model.gpu.forward import GpuForward
+    from engine.model.gpu.sampler import why_not
+    from engine.model.gpu.start import start_runner
+
+    assert isinstance(forward, GpuForward)
+    if reason := why_not(shape.vocab_size, source.device):
+        logger.warning(
+            "%s: torch chooses its tokens, one step at a time and without CUDA graphs, because "
+            "our kernels do not: %s",
+            name,
+            reason,
+        )
+        return _Started(TorchRunner(forward, envelope, shape), envelope, device)
+    bounds = pool_bounds(source.request, plan.needs, envelope)
+    share = 1.0 if bounds.least == bounds.most else source.share
+    on_gpu, envelope = start_runner(
+        forward,
+        envelope,
+        shape,
+        bounds,
+        progress,
+        name=name,
+        left=plan.free - int(plan.free * share),
+        swap_is_asked=is_asked,
+    )
+    return _Started(on_gpu, envelope, device)
+
+
+def _describe(
+    found: _Found,
+    started: _Started,
+    chat: _Chat,
+    encoder: EncoderPool,
+    grammars: Grammars,
+) -> LoadedModel:
+    """Describe the loaded model for the host."""
+    source, shape, coding = found.plan.source, found.plan.shape, found.coding
+    envelope, runner = started.envelope, started.runner
+    card = shape.card(
+        envelope,
+        name=chat.name,
+        architecture=source.model_class.__name__,
+        attention=found.forward.attention,
+        gpu_uuid=gpu_uuid(source.device),
+    )
+    card = replace(
+        card,
+        sampling=chat.sampling,
+        sampling_sources=chat.sampling_sources,
+        has_chat_template=chat.vocabulary.has_template,
+        switches_thinking="enable_thinking" in chat.vocabulary.template,
+        presets=source.entry.presets,
+        quantize=source.quantize,
+        packed_as=coding.packed_as,
+        rounded_to=coding.rounded_to,
+        loss=coding.loss,
+        off_path=found.forward.off_path,
+        off_kernels=found.forward.off_kernels,
+    )
+    if not card.has_chat_template:
+        logger.warning(
+            "%s has no chat template, so it is offered as completion: a chat is a text with "
+            "the names of the roles, and a reply ends where one of them begins a line",
+            card.name,
+        )
+    logger.info(
+        "loaded %s: %s, %s on %s, %d blocks of %d tokens",
+        card.name,
+        card.architecture,
+        card.dtype,
+        card.device,
+        envelope.num_blocks,
+        envelope.block_size,
+    )
+    start = starting_knobs(envelope, shape, started.measured)
+    return LoadedModel(
+        key=source.key,
+        card=card,
+        config=envelope,
+        shape=shape,
+        runner=runner,
+        codec=ChatCodec(chat.vocabulary, encoder, source.key, grammars),
+        knobs=start.knobs,
+        knob_notes=start.notes,
+        eos_token_ids=grammars.ends,
+        swap_rate=runner.swap_rate,
+        close=_closer(runner, encoder, found.is_closed),
+    )
 
 
 def _turn_ends(encoder: EncoderPool, name: str) -> frozenset[int]:
