@@ -122,8 +122,11 @@ class WordCodec:
     def special_name(self, token_id: int) -> str:
         return ""
 
-    def parts(self, prompt: Sequence[int], *, is_chat: bool) -> None:
+    def parts(self, prompt: Sequence[int], arguments: Mapping[str, object] | None) -> None:
         """There is no thinking in these words."""
+
+    def is_open(self, prompt: Sequence[int], arguments: Mapping[str, object] | None) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

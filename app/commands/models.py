@@ -85,6 +85,7 @@ class Listing:
         token_bytes: bytes of a token's keys and values; None if not known.
         contexts: how many full contexts fit; None if not known.
         tokens: how many tokens of cache fit; None if not known.
+        begins_thinking: see `ModelEntry.begins_thinking`.
         loads_here: whether the model can be loaded without a download.
         reason: why it cannot; empty if it can.
     """
@@ -100,6 +101,7 @@ class Listing:
     token_bytes: int | None
     contexts: int | None
     tokens: int | None
+    begins_thinking: bool
     availability: Availability
     fit: Fit
     loads_here: bool
@@ -169,6 +171,7 @@ def examine(entry: ModelEntry, place: Place, *, closely: bool = False) -> Listin
         token_bytes=estimate.token_bytes,
         contexts=estimate.contexts(budget),
         tokens=estimate.tokens(budget),
+        begins_thinking=entry.begins_thinking,
         availability=availability,
         fit=fit,
         loads_here=not reason,
@@ -302,6 +305,8 @@ def to_text(listing: Listing, place: Place, budget: int) -> str:
         ),
         ("fits", _room(listing)),
     ]
+    if listing.begins_thinking:
+        rows.append(("thinking", "begins each reply, by what the registry states"))
     if _is_broken(listing):
         rows.append(("cannot be loaded", listing.reason))
     return "\n".join(align(rows))

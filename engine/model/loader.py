@@ -82,6 +82,7 @@ from engine.model.weights import load_weights, open_weights
 from engine.native import kernels
 from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.devices import Device
+from engine.text.channels import Channels
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
 from engine.text.pool import EncoderPool, encoding
@@ -382,6 +383,7 @@ class _Chat:
         generation = read_generation(folder)
         sampling, sources = default_sampling(source.entry, generation, folder)
         vocabulary = read_vocabulary(folder, tokenizer)
+        _check_thinking(source.entry, vocabulary)
         ends = eos_token_ids(folder, generation, source.config, tokenizer, source.gguf)
         return cls(source.entry.name, vocabulary, ends, sampling, sources)
 
@@ -773,13 +775,34 @@ def _describe(
         config=envelope,
         shape=shape,
         runner=runner,
-        codec=ChatCodec(chat.vocabulary, encoder, source.key, grammars),
+        codec=ChatCodec(
+            chat.vocabulary,
+            encoder,
+            source.key,
+            grammars,
+            begins_thinking=source.entry.begins_thinking,
+        ),
         knobs=start.knobs,
         knob_notes=start.notes,
         eos_token_ids=grammars.ends,
         swap_rate=runner.swap_rate,
         close=_closer(runner, encoder, found.is_closed),
     )
+
+
+def _check_thinking(entry: ModelEntry, vocabulary: Vocabulary) -> None:
+    """Raises ModelError if the entry's `begins_thinking` cannot be true."""
+    if not entry.begins_thinking:
+        return
+    reason = ""
+    if not vocabulary.has_template:
+        reason = "the model has no chat template"
+    elif Channels.find(vocabulary) is not None:
+        reason = "the model thinks on a channel of its own (gpt-oss)"
+    if reason:
+        raise ModelError(
+            f"begins_thinking of {entry.name} is true, and {reason}; leave it out", "model"
+        )
 
 
 def _turn_ends(encoder: EncoderPool, name: str) -> frozenset[int]:

@@ -110,6 +110,8 @@ class ModelEntry:
         parameters: how many numbers the weights have, and cache_numbers: how many one token's keys
             and values have in all layers. They give a model's size before it is downloaded; None if
             not stated.
+        begins_thinking: whether each reply to a chat begins as thinking that its prompt does not
+            open, unless the request sets the template's argument `enable_thinking` to false.
     """
 
     name: str
@@ -124,6 +126,7 @@ class ModelEntry:
     memory_share: float | None = None
     parameters: int | None = None
     cache_numbers: int | None = None
+    begins_thinking: bool = False
 
     @property
     def source(self) -> str:
@@ -254,6 +257,7 @@ class _Table(BaseModel):
     memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
     parameters: Annotated[int, Field(ge=1)] | None = None
     cache_numbers: Annotated[int, Field(ge=1)] | None = None
+    begins_thinking: bool = False
     sampling: dict[str, object] = {}
     presets: dict[str, _Preset] = {}
 
@@ -321,6 +325,7 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
         memory_share=table.memory_share,
         parameters=table.parameters,
         cache_numbers=table.cache_numbers,
+        begins_thinking=table.begins_thinking,
     )
 
 

@@ -94,7 +94,7 @@ class Source:
         recipe = None if gguf is None or has_tokenizer(folder) else gguf.tokenizer_recipe
         if encoder is not None and recipe is not None:
             # At once, because the encoding process takes longest: 0.5 s for 152,064 tokens.
-            encoder.begin(recipe, key)
+            encoder.begin(recipe, key, begins_thinking=entry.begins_thinking)
         method = method_of(stated, checkpoint) if gguf is None else gguf.kind
         config = language_part(read_config(folder, stated, checkpoint))
         forget(config)
@@ -104,7 +104,7 @@ class Source:
         if recipe is None:
             tokenizer = read_tokenizer(folder)
             if encoder is not None:
-                encoder.begin(tokenizer, key)
+                encoder.begin(tokenizer, key, begins_thinking=entry.begins_thinking)
         else:
             with blaming(f"the tokenizer in {path} is broken"):
                 tokenizer = recipe.decoder()

@@ -363,7 +363,13 @@ class Translator:
             tool_use = result if isinstance(result, ToolUse) else None
             self._post(partial(self._end_reply, ending, tool_use))
 
-        read = partial(model.codec.read_calls, ending.context, ending.num_prompt, ending.tools)
+        read = partial(
+            model.codec.read_calls,
+            ending.context,
+            ending.num_prompt,
+            ending.tools,
+            is_open=ending.is_open,
+        )
         self._encodings.put(ending.user + _ENDINGS, Encoding(read, done), 0)
 
     def _end_reply(self, ending: Ending, tool_use: ToolUse | None) -> None:
@@ -443,7 +449,8 @@ def _encode(submission: Submission, codec: ChatCodec, sampling: SamplingParams) 
     token_ids, begun = _prompt(submission, codec, arguments)
     grammar = None
     if sampling.structure is not None:
-        grammar = codec.grammar(sampling.structure, token_ids, begun)
+        chat = arguments if submission.prompt is None else None
+        grammar = codec.grammar(sampling.structure, token_ids, begun, chat)
     return Encoded(token_ids, begun, grammar, context_key(codec.model_key, arguments))
 
 

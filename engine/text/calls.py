@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from engine.api.tools import ToolCall, ToolUse
 from engine.text.forms import Form, decode, made, read_bare, types_of
 from engine.text.openings import CALLS
-from engine.text.thinking import Tags
+from engine.text.thinking import TaggedParts, Tags
 
 _CONTENT = "content"
 # Characters passed to transformers at once, as if they streamed. It searches all of its buffer for
@@ -48,6 +49,8 @@ def read_calls(
     reply: Sequence[int],
     tools: Sequence[Mapping[str, object]],
     calling: Calling,
+    *,
+    is_open: bool,
 ) -> ToolUse | None:
     """Parse the tool calls of a reply; None if it has none.
 
@@ -59,13 +62,31 @@ def read_calls(
         prompt: the end of the prompt, because the template may begin the reply.
         reply: the token ids of the whole reply.
         tools: the request's tools, which have the types of the arguments.
+        is_open: whether the reply begins as thinking (`ChatCodec.is_open`).
 
     Raises:
         Exception: the reply cannot be read, or its calls are invalid.
     """
     if calling.has_channels and not calling.is_stated:
         return _read_channels(_text(tokenizer, reply))
-    text = _behind_thinking(_text(tokenizer, prompt), _text(tokenizer, reply), calling.tags)
+    said, closes_unopened = _content(_text(tokenizer, reply), calling.tags, is_open=is_open)
+    # An argument of a call may have the closing tag, too.
+    text = _text(tokenizer, reply) if closes_unopened else said
+    use = _read_text(tokenizer, prompt, reply, tools, calling, text)
+    if use is None or not closes_unopened:
+        return use
+    return replace(use, content=_content(use.content, calling.tags, is_open=False)[0])
+
+
+def _read_text(
+    tokenizer: Any,
+    prompt: Sequence[int],
+    reply: Sequence[int],
+    tools: Sequence[Mapping[str, object]],
+    calling: Calling,
+    text: str,
+) -> ToolUse | None:
+    """As `read_calls`, with the reply's text behind its thinking."""
     starts = () if calling.form is None else calling.form.openings()
     if not text.lstrip().startswith(starts):
         bare = read_bare(_shown(text, calling), [str(name) for name in types_of(tools)])
@@ -124,16 +145,16 @@ def _read_channels(text: str) -> ToolUse | None:
     return ToolUse(tuple(calls), "".join(said).strip()) if calls else None
 
 
-def _behind_thinking(prompt: str, text: str, tags: Tags | None) -> str:
-    """The part of a reply after its thinking, where calls are searched."""
+def _content(text: str, tags: Tags | None, *, is_open: bool) -> tuple[str, bool]:
+    """The part of a reply after its thinking, and whether it closes thinking that it had not
+    opened.
+    """
     if tags is None:
-        return text
-    is_open = prompt.rstrip().endswith(tags.open)
-    begins: tuple[str, ...] = (tags.open, tags.close)
-    while is_open or text.lstrip().startswith(begins):
-        is_open, begins = False, (tags.open,)
-        text = text.partition(tags.close)[2]
-    return text
+        return text, False
+    parts = TaggedParts(Tags(tags.open, tags.close), is_open=is_open)  # Here all tags are text.
+    parts.take(0, text)
+    parts.end("")
+    return parts.split(text)[1], parts.closes_unopened
 
 
 def _shown(text: str, calling: Calling) -> str:

@@ -59,6 +59,7 @@ class ChatCodec:
     Args:
         model_key: the model's `LoadedModel.key`.
         grammars: grammars of the model; None if it does not support structures.
+        begins_thinking: see `ModelEntry.begins_thinking`.
 
     Attributes:
         turn_stops: texts that end a chat reply, beside the end-of-sequence tokens; empty with a
@@ -71,13 +72,16 @@ class ChatCodec:
         encoder: Encoder,
         model_key: str,
         grammars: Grammars | None = None,
+        *,
+        begins_thinking: bool = False,
     ) -> None:
         self.model_key = model_key
+        self.begins_thinking = begins_thinking
         self._vocabulary = vocabulary
         self._encoder = encoder
         self._grammars = grammars
         self._channels = Channels.find(vocabulary)
-        self._tags = Tags.find(vocabulary)
+        self._tags = Tags.find(vocabulary, begins_thinking=begins_thinking)
         self._reader = CallReader(encoder, model_key)
         self.turn_stops = () if vocabulary.has_template else LINE_STOPS
         self._openings = self._reader.openings() if vocabulary.has_template else ()
@@ -121,7 +125,7 @@ class ChatCodec:
                 return list(context.token_ids), begun
             context = None
         prompt = self.encode(messages[:-1], context, arguments)
-        is_open = self._tags is not None and self._end(prompt).endswith(self._tags.open)
+        is_open = self.is_open(prompt, arguments)
         reply = self._encoder.encode_begun(messages[-1], is_open=is_open)
         return [*prompt, *reply], len(reply)
 
@@ -135,12 +139,33 @@ class ChatCodec:
         """See `ChatEncoder.encode_text`."""
         return self._encoder.encode_text(text, is_whole=is_whole)
 
-    def grammar(self, structure: Structure, prompt: Sequence[int], begun: int) -> Grammar:
+    def is_open(
+        self, prompt: Sequence[int], arguments: Mapping[str, object] | None = NO_ARGUMENTS
+    ) -> bool:
+        """Whether a reply begins as thinking between tags.
+
+        Args:
+            prompt: the token ids before the reply.
+            arguments: the chat template's; None if the prompt is a text.
+        """
+        if self._tags is None:
+            return False
+        begins = arguments is not None and arguments.get("enable_thinking") is not False
+        return self._tags.are_open(self._end(prompt), begins=begins and self.begins_thinking)
+
+    def grammar(
+        self,
+        structure: Structure,
+        prompt: Sequence[int],
+        begun: int,
+        arguments: Mapping[str, object] | None = NO_ARGUMENTS,
+    ) -> Grammar:
         """Compile the grammar of a reply with a structure after its thinking; blocks.
 
         Args:
             prompt: the token ids before the rest of the reply.
             begun: how many of them, at the end, belong to the reply.
+            arguments: see `is_open`.
 
         Raises:
             InvalidRequestError: the structure cannot be compiled, or the reply has another one.
@@ -152,14 +177,19 @@ class ChatCodec:
                 "structure",
             )
         start = len(prompt) - begun
-        grammar = self._grammars.grammar(structure, self._lead(prompt[:start]))
+        grammar = self._grammars.grammar(structure, self._lead(prompt[:start], arguments))
         return grammar.behind(prompt[start:])
 
     def read_calls(
-        self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
+        self,
+        context: Sequence[int],
+        num_prompt: int,
+        tools: Sequence[Mapping[str, object]],
+        *,
+        is_open: bool,
     ) -> ToolUse | None:
         """See `CallReader.read`."""
-        return self._reader.read(context, num_prompt, tools)
+        return self._reader.read(context, num_prompt, tools, is_open=is_open)
 
     def check_size(self, size: int, max_model_len: int) -> None:
         """Check that a prompt can fit into the context, before spending time on its encoding.
@@ -221,25 +251,23 @@ class ChatCodec:
         """Make a detokenizer for one reply."""
         return Detokenizer(self._vocabulary)
 
-    def parts(self, prompt: Sequence[int], *, is_chat: bool) -> Parts | None:
+    def parts(
+        self, prompt: Sequence[int], arguments: Mapping[str, object] | None = NO_ARGUMENTS
+    ) -> Parts | None:
         """Make the splitter of one reply's thinking, content and markup; None if all of it is
         content.
 
         Args:
-            prompt: the token ids before the reply. If they end with the opening tag, the reply
-                begins as thinking.
-            is_chat: whether the prompt is a chat, else a text. In a chat without a template, a
-                model is not asked to think.
+            prompt: the token ids before the reply.
+            arguments: see `is_open`. In a chat without a template, a model is not asked to think.
         """
-        if is_chat and not self._vocabulary.has_template:
+        if arguments is not None and not self._vocabulary.has_template:
             return LineParts()
-        if self._channels is None and self._tags is None:
-            return None
-        end = self._end(prompt)
         if self._channels is not None:
-            return ChannelParts(self._channels, has_begun=begins_message(end))
-        assert self._tags is not None
-        return TaggedParts(self._tags, is_open=end.endswith(self._tags.open))
+            return ChannelParts(self._channels, has_begun=begins_message(self._end(prompt)))
+        if self._tags is None:
+            return None
+        return TaggedParts(self._tags, is_open=self.is_open(prompt, arguments))
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> CertainText | None:
         """Make the finder of a reply's text outside calls of these tools, used before its calls are
@@ -253,7 +281,7 @@ class ChatCodec:
         """The name of a special token; "" for any other."""
         return self._vocabulary.special.get(token_id, "")
 
-    def _lead(self, prompt: Sequence[int]) -> Lead:
+    def _lead(self, prompt: Sequence[int], arguments: Mapping[str, object] | None) -> Lead:
         """The text that a reply may have before its structure, as `parts` splits it."""
         end = self._end(prompt)
         if self._channels is not None:
@@ -262,7 +290,7 @@ class ChatCodec:
         # A template that stops a model from thinking writes an empty thinking part itself.
         if tags is None or end.endswith(tags.close):
             return NO_LEAD
-        return behind_tags(*tags, is_open=end.endswith(tags.open))
+        return behind_tags(*tags, is_open=self.is_open(prompt, arguments))
 
     def _end(self, prompt: Sequence[int]) -> str:
         """The text at the end of a prompt, without trailing blanks."""

@@ -72,13 +72,16 @@ class ChatEncoder:
     Args:
         tokenizer: a tokenizer of transformers.
         model_key: the model's `LoadedModel.key`; contexts of other models are not used.
+        begins_thinking: see `ModelEntry.begins_thinking`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, model_key: str) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, model_key: str, *, begins_thinking: bool = False
+    ) -> None:
         self.model_key = model_key
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
-        self._tags = Tags.find(self._vocabulary)
+        self._tags = Tags.find(self._vocabulary, begins_thinking=begins_thinking)
         self._channels = Channels.find(self._vocabulary)
         self._reads_field = _READS_FIELD.search(self._vocabulary.template) is not None
         # Templates of models that take images may omit content that is not a list of parts.
@@ -200,9 +203,11 @@ class ChatEncoder:
         prompt: Sequence[int],
         reply: Sequence[int],
         tools: Sequence[Mapping[str, object]],
+        *,
+        is_open: bool,
     ) -> ToolUse | None:
         """See `engine.text.calls.read_calls`."""
-        return read_calls(self._tokenizer, prompt, reply, tools, self._calling)
+        return read_calls(self._tokenizer, prompt, reply, tools, self._calling, is_open=is_open)
 
     def openings(self) -> Openings:
         """The openings of this model's tool calls."""

@@ -113,6 +113,7 @@ class ReplyJob(Job):
     prompt: tuple[int, ...]
     reply: tuple[int, ...]
     tools: tuple[Mapping[str, object], ...]
+    is_open: bool
     name: ClassVar[str] = "reading the reply"
     failure: ClassVar[str] = "the reply cannot be read"
     doer: ClassVar[str] = "the model's response template"

@@ -25,10 +25,12 @@ class Parts(ABC):
 
     Attributes:
         num_thinking: number of thinking tokens, including its tags.
+        closes_unopened: whether the reply has closed thinking that it had not opened.
     """
 
     def __init__(self) -> None:
         self.num_thinking = 0
+        self.closes_unopened = False
         # Segments of the text that are decided but not output, as (part, characters).
         self._decided: deque[tuple[Part, int]] = deque()
         self._certain = ""  # text that is certain to be shown but not output

@@ -71,7 +71,14 @@ class EncoderPool:
         self._was_ready = False
         self._add()
 
-    def begin(self, tokenizer: object, model_key: str, seconds: float = JOB_SECONDS) -> None:
+    def begin(
+        self,
+        tokenizer: object,
+        model_key: str,
+        seconds: float = JOB_SECONDS,
+        *,
+        begins_thinking: bool = False,
+    ) -> None:
         """Send the tokenizer to the processes; once.
 
         Args:
@@ -79,8 +86,9 @@ class EncoderPool:
                 pickled and unpickled.
             model_key: the model's `LoadedModel.key`.
             seconds: time limit of each job, to which the length of its text adds.
+            begins_thinking: see `ModelEntry.begins_thinking`.
         """
-        self._start = Start(pickle.dumps(tokenizer), model_key, seconds)
+        self._start = Start(pickle.dumps(tokenizer), model_key, seconds, begins_thinking)
         for process in self._idle:
             process.begin(self._start)
 
@@ -121,6 +129,8 @@ class EncoderPool:
         prompt: Sequence[int],
         reply: Sequence[int],
         tools: Sequence[Mapping[str, object]],
+        *,
+        is_open: bool,
     ) -> ToolUse | None:
         """See `engine.text.calls.read_calls`; blocks.
 
@@ -128,7 +138,7 @@ class EncoderPool:
             UnreadableError: `read_calls` raised.
             EngineError: as `encode`.
         """
-        return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools))))
+        return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools), is_open)))
 
     def openings(self) -> Openings:
         """See `ChatEncoder.openings`; blocks, and raises as `encode`."""

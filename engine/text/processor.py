@@ -31,7 +31,7 @@ class Ending:
     Attributes:
         user: its owner.
         finish: its end without tool calls.
-        context, num_prompt, tools: see `ChatCodec.read_calls`.
+        context, num_prompt, tools, is_open: see `ChatCodec.read_calls`.
     """
 
     user: str
@@ -39,6 +39,7 @@ class Ending:
     context: Sequence[int]
     num_prompt: int
     tools: Sequence[Mapping[str, object]]
+    is_open: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +63,7 @@ class _Reply:
         repeats_begun: see `Submission`.
         skipped: the start of its content that is not sent.
         turns: texts that end it without being stated (`ChatCodec.turn_stops`).
+        is_open: see `ChatCodec.is_open`.
         certain: finds the text outside tool calls; None without tools, or if nothing is certain.
     """
 
@@ -86,6 +88,7 @@ class _Reply:
     repeats_begun: bool = True
     skipped: str = ""
     turns: tuple[str, ...] = ()
+    is_open: bool = False
 
     def resume(self, token_ids: Sequence[int]) -> tuple[str, str]:
         """Process the tokens of the partial reply; returns their thinking and text.
@@ -227,6 +230,7 @@ class OutputProcessor:
         self._read = read
         self._replies: dict[str, _Reply] = {}
         self._endings: dict[Ending, _Reply] = {}
+        self._has_warned = False
 
     def is_open(self, request_id: str) -> bool:
         """Whether a stream with this request id has not ended."""
@@ -262,6 +266,7 @@ class OutputProcessor:
         is_free = not sampling.ignore_eos and sampling.structure is None
         turns = self._codec.turn_stops if num_messages and is_free else ()
         turns = tuple(stop for stop in turns if stop not in sampling.stop)
+        arguments = sampling.template_arguments if num_messages else None
         reply = _Reply(
             stream,
             self._codec,
@@ -271,10 +276,11 @@ class OutputProcessor:
             self._codec.detokenizer(),
             StopMatcher(sampling.stop + turns, sampling.min_tokens),
             key,
-            self._codec.parts(prompt[:start], is_chat=num_messages > 0),
+            self._codec.parts(prompt[:start], arguments),
             self._codec.certain_text(sampling.tools) if sampling.tools else None,
             first=prompt[0] if sampling.prompt_logprobs is not None and prompt else None,
             turns=turns,
+            is_open=bool(sampling.tools) and self._codec.is_open(prompt[:start], arguments),
         )
         if begun and repeats_begun:
             reply.put(*reply.resume(prompt[start:]))
@@ -400,6 +406,8 @@ class OutputProcessor:
         timings = reply.timed(end.timings)
         rest = reply.flush(token_ids[-1] if has_stopped and token_ids else None)
         thinking, text = (a + b for a, b in zip(first, rest, strict=True))
+        if reply.parts is not None and reply.parts.closes_unopened and reply.num_messages:
+            self._warn_of_thinking()
         if end.reason is FinishReason.ERROR:
             usage = reply.counted(end.usage)
             return reply.put(thinking, text, Finish(end.reason, usage, timings, end.error))
@@ -422,11 +430,24 @@ class OutputProcessor:
         if reason is not FinishReason.STOP or not reply.tools:
             return reply.put(thinking, text, finish)
         num_prompt = end.usage.prompt_tokens - reply.begun
-        ending = Ending(reply.user, finish, context_ids, num_prompt, reply.tools)
+        ending = Ending(
+            reply.user, finish, context_ids, num_prompt, reply.tools, is_open=reply.is_open
+        )
         self._endings[ending] = reply
         has_news = reply.put(thinking, text)
         self._read(ending)
         return has_news
+
+    def _warn_of_thinking(self) -> None:
+        """Warn, once, of a reply whose thinking is shown as content because nothing opened it."""
+        if not self._has_warned and not self._codec.begins_thinking:
+            self._has_warned = True
+            logger.warning(
+                "%s: a reply closed thinking that neither it nor the prompt had opened, and showed "
+                "it as content; if all its replies begin with thinking, set begins_thinking = true "
+                "in the model's entry of models.toml",
+                self._codec.model_key,
+            )
 
 
 def _wake(streams: Iterable[RequestStream]) -> None:

@@ -27,6 +27,8 @@ class Reader(Protocol):
         prompt: Sequence[int],
         reply: Sequence[int],
         tools: Sequence[Mapping[str, object]],
+        *,
+        is_open: bool,
     ) -> ToolUse | None: ...
 
     def openings(self) -> Openings: ...
@@ -46,19 +48,25 @@ class CallReader:
         self._has_given_up = False
 
     def read(
-        self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
+        self,
+        context: Sequence[int],
+        num_prompt: int,
+        tools: Sequence[Mapping[str, object]],
+        *,
+        is_open: bool,
     ) -> ToolUse | None:
         """Read the tool calls of a reply; None if it has none, or none that can be read. Blocks.
 
         Args:
             context: token ids of prompt and reply.
             num_prompt: how many of them are the prompt.
+            is_open: whether the reply begins as thinking (`ChatCodec.is_open`).
         """
         if self._has_given_up:
             return None
         prompt = context[max(0, num_prompt - _PROMPT_END) : num_prompt]
         try:
-            return self._reader.read_calls(prompt, context[num_prompt:], tools)
+            return self._reader.read_calls(prompt, context[num_prompt:], tools, is_open=is_open)
         except ClosedError:
             pass  # Another model is loaded, and only the text is sent.
         except UnreadableError as error:

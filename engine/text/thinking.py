@@ -22,6 +22,8 @@ _KNOWN = (
 )
 # Names of the message field for thinking in templates.
 FIELDS = ("thinking", "reasoning_content", "reasoning")
+# A closing tag behind one of these is quoted, and ends no thinking.
+_QUOTES = frozenset("`'\"\u2018\u201c\u00ab")
 
 
 class Tags(NamedTuple):
@@ -37,19 +39,37 @@ class Tags(NamedTuple):
     close_id: int | None = None
 
     @staticmethod
-    def find(vocabulary: Vocabulary) -> Tags | None:
+    def find(vocabulary: Vocabulary, *, begins_thinking: bool = False) -> Tags | None:
         """Find the tags around a model's thinking; None if it is not known to think.
 
         They are those in transformers' response template for this tokenizer, or else known ones
         that the chat template writes or looks for, or that are tokens of the vocabulary.
+
+        Args:
+            begins_thinking: whether the model's entry says that it thinks
+                (`ModelEntry.begins_thinking`); without known tags it has the commonest ones.
         """
         template, added = vocabulary.template, frozenset(vocabulary.added.values())
         known = (pair for pair in _KNOWN if pair[1] in template or added.issuperset(pair))
-        pair = next(chain(_stated(vocabulary.response_template), known), None)
+        last = _KNOWN[:1] if begins_thinking else ()
+        pair = next(chain(_stated(vocabulary.response_template), known, last), None)
         if pair is None:
             return None
         ids = {text: token_id for token_id, text in vocabulary.special.items()}
         return Tags(*pair, ids.get(pair[0]), ids.get(pair[1]))
+
+    def are_open(self, prompt_end: str, *, begins: bool) -> bool:
+        """Whether a reply behind a prompt begins as thinking.
+
+        Only the end of the prompt shows that. A template that cuts old replies at the closing tag
+        says nothing of new ones: those of Qwen3 need not think. Nor does one that writes the
+        closing tag alone before old replies: with DeepSeek V3.1 and GLM-4.7 these have not thought.
+
+        Args:
+            begins: whether replies begin as thinking unless the prompt closes it.
+        """
+        end = prompt_end.rstrip()
+        return end.endswith(self.open) or (begins and not end.endswith(self.close))
 
 
 def _stated(response_template: object) -> list[tuple[str, str]]:
@@ -73,6 +93,7 @@ class _State(Enum):
     LEAD = auto()  # no line of the thinking has begun
     THINKING = auto()
     CLOSED = auto()  # nothing but white space and a part of the opening tag has come since
+    UNOPENED = auto()  # content of a reply without any tag so far
     CONTENT = auto()
 
 
@@ -84,8 +105,11 @@ class TaggedParts(Parts):
     one that is empty. A reply may begin with the closing tag. Line breaks around the tags are
     markup, as templates have it.
 
+    A closing tag behind content, with no opening one before it, is markup too. The content stays
+    content, since a stream has sent it by then.
+
     Args:
-        is_open: whether the prompt ends with the opening tag, so that the reply begins as thinking.
+        is_open: whether the reply begins as thinking (`Tags.are_open`).
     """
 
     def __init__(self, tags: Tags, *, is_open: bool) -> None:
@@ -95,11 +119,16 @@ class TaggedParts(Parts):
         self._held = ""  # text that is not decided
         self._num_tokens = 0  # until thinking begins, or begins again
         self._has_thought = False
+        self._last = ""  # the last character of the content, while it is `UNOPENED`
 
     def _read(self, token_id: int | None, text: str) -> None:
         if self._state is _State.THINKING and not self._held and self._is_plain(text):
             self._decide(Part.THINKING, len(text))  # the usual case
             self._has_thought |= bool(text)
+            text = ""
+        elif self._state is _State.UNOPENED and not self._held and self._is_untagged(text):
+            self._decide(Part.CONTENT, len(text))  # the usual case of a reply without thinking
+            self._last = text[-1:] or self._last
             text = ""
         self._num_tokens += token_id is not None
         if text:
@@ -116,6 +145,9 @@ class TaggedParts(Parts):
         elif token_id == self._tags.close_id and starts and not self._held.strip():
             self._give(Part.MARKUP, len(self._held))
             self._turn(_State.CLOSED)
+        elif self._state is _State.UNOPENED and token_id in self._tags[2:]:
+            self.closes_unopened = token_id == self._tags.close_id
+            self._settle()
 
     def _close(self) -> None:
         if self._state is _State.CLOSED:
@@ -125,6 +157,10 @@ class TaggedParts(Parts):
     def _is_plain(self, text: str) -> bool:
         """Whether no part of a text may belong to the end of the thinking."""
         return "\n" not in text and self._tags.close[0] not in text
+
+    def _is_untagged(self, text: str) -> bool:
+        """Whether no part of a text may belong to a tag."""
+        return self._tags.open[0] not in text and self._tags.close[0] not in text
 
     def _turn(self, state: _State) -> None:
         self._state = state
@@ -141,25 +177,32 @@ class TaggedParts(Parts):
                 self._skip_breaks(_State.THINKING)
             if self._state is _State.THINKING:
                 self._find_end()
+            if self._state is _State.UNOPENED:
+                self._find_unopened_end()
         if self._state is _State.CONTENT:
-            self._give(Part.CONTENT, len(self._held))
-            self._is_settled = True
+            self._settle()
+
+    def _settle(self) -> None:
+        """All from here on is content."""
+        self._turn(_State.CONTENT)
+        self._give(Part.CONTENT, len(self._held))
+        self._is_settled = True
 
     def _find_beginning(self) -> None:
         begun, tag, close = self._held.lstrip(), self._tags.open, self._tags.close
-        blank = len(self._held) - len(begun)
+        blank, may_close = len(self._held) - len(begun), self._state is not _State.OPENED
         if begun.startswith(tag):
             self._open(blank, len(tag))
-        elif self._state is _State.START and begun.startswith(close):
+        elif may_close and begun.startswith(close):
             self._give(Part.MARKUP, blank + len(close))
             self._turn(_State.CLOSED)
-        elif tag.startswith(begun) or (self._state is _State.START and close.startswith(begun)):
+        elif tag.startswith(begun) or (may_close and close.startswith(begun)):
             return
         elif self._state is _State.CLOSED:
             self._skip_breaks(_State.CONTENT)
         else:
             # A model may write the tag again that the prompt ends with, so it was looked for.
-            self._turn(_State.LEAD if self._state is _State.OPENED else _State.CONTENT)
+            self._turn(_State.LEAD if self._state is _State.OPENED else _State.UNOPENED)
 
     def _open(self, blank: int, tag: int) -> None:
         """Begin the thinking behind blanks and the tag, so many characters of what is held."""
@@ -177,6 +220,24 @@ class TaggedParts(Parts):
             return
         sure = len(self._held) - _overlap(self._held, tag)
         self._give(Part.THINKING, len(self._held[:sure].rstrip("\n")))
+
+    def _find_unopened_end(self) -> None:
+        """Find the first tag in content. An opening one, or a quote, is no end of thinking."""
+        opening, close = self._held.find(self._tags.open), self._held.find(self._tags.close)
+        if close >= 0 and not 0 <= opening < close:
+            before = self._held[close - 1] if close else self._last
+            if before not in _QUOTES:
+                self._give(Part.CONTENT, close)
+                self._give(Part.MARKUP, len(self._tags.close))
+                self.closes_unopened = True
+            self._turn(_State.CONTENT)
+        elif opening >= 0:
+            self._turn(_State.CONTENT)
+        else:
+            cut = max(_overlap(self._held, tag) for tag in self._tags[:2])
+            sure = len(self._held) - cut
+            self._last = self._held[:sure][-1:] or self._last
+            self._give(Part.CONTENT, sure)
 
     def _end_thinking(self, length: int, tag: int) -> None:
         """End the thinking: `length` characters of the held text, then the tag."""

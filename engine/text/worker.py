@@ -35,11 +35,13 @@ class Start(NamedTuple):
         tokenizer: the pickled tokenizer.
         model_key: the model's `LoadedModel.key`.
         seconds: time limit of each job, to which its text adds (`Job.seconds`).
+        begins_thinking: see `ModelEntry.begins_thinking`.
     """
 
     tokenizer: bytes
     model_key: str
     seconds: float
+    begins_thinking: bool
 
 
 def main() -> None:
@@ -70,7 +72,7 @@ def main() -> None:
         tokenizer = pickle.loads(start.tokenizer)
         _answer(answers, b"")
         with _Bounds(start.seconds, _START_MEMORY):
-            encoder = ChatEncoder(tokenizer, start.model_key)
+            encoder = ChatEncoder(tokenizer, start.model_key, begins_thinking=start.begins_thinking)
     except BaseException as error:
         _answer(answers, cause_of(error).encode())
         return
@@ -120,7 +122,8 @@ def _do(encoder: ChatEncoder, job: Job) -> bytes:
     if isinstance(job, StructureJob):
         return pack_rules(encoder.try_structure(job.structure, job.lead, job.ends, job.size))
     if isinstance(job, ReplyJob):
-        return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
+        use = encoder.read_calls(job.prompt, job.reply, job.tools, is_open=job.is_open)
+        return pack_use(use)
     if isinstance(job, OpeningsJob):
         return pack_openings(encoder.openings())
     if isinstance(job, EndsJob):

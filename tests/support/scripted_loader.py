@@ -47,7 +47,7 @@ class WordCodec:
     model_key: str
     before_encode: Callable[[Sequence[ChatMessage]], None] = lambda messages: None
     arguments: list[Mapping[str, object]] = field(default_factory=list)
-    read_calls: Callable[..., ToolUse | None] = lambda *_: None
+    read_calls: Callable[..., ToolUse | None] = lambda *_, **__: None
 
     def encode(
         self,
@@ -95,8 +95,11 @@ class WordCodec:
 
     turn_stops = ()
 
-    def parts(self, prompt: Sequence[int], *, is_chat: bool) -> None:
+    def parts(self, prompt: Sequence[int], arguments: Mapping[str, object] | None) -> None:
         """There is no thinking in numbers."""
+
+    def is_open(self, prompt: Sequence[int], arguments: Mapping[str, object] | None) -> bool:
+        return False
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> None:
         """Nor does anything in them mark a call."""

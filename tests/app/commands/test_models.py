@@ -36,6 +36,7 @@ def registry(tmp_path: Path) -> Registry:
         '[gone]\nsource = "./gone"\n'
         '[far]\nsource = "batchdeck-tests/not-on-this-machine"\ndtype = "bfloat16"\n'
         f'[told]\nsource = "batchdeck-tests/nor-this"\ndtype = "float32"\n{STATED}'
+        "begins_thinking = true\n"
     )
     return Registry.read(file)
 
@@ -155,6 +156,7 @@ def test_one_model_that_is_not_here_is_told_by_what_its_entry_states(
     assert stated["weights"] == "3.8 MiB, by what the registry states"
     assert stated["free memory"] == "7.6 MiB on host, of which it may take 5.7 MiB"
     assert stated["fits"] == "10 full contexts, without the largest step"
+    assert stated["thinking"] == "begins each reply, by what the registry states"
     assert told(capsys, registry, "far")["fits"] == "known after the download"
     assert told(capsys, registry, "here")["fits"] == "no"
     assert "truncated" in told(capsys, registry, "cut")["cannot be loaded"]
@@ -209,6 +211,7 @@ def test_json_has_all_of_it(registry: Registry, capsys: pytest.CaptureFixture[st
     assert [entry["name"] for entry in found] == ["here", "cut", "gone", "far", "told"]
     assert [entry["loads_here"] for entry in found] == [True, False, False, False, False]
     assert found[3]["availability"] == "needs download"
+    assert [entry["begins_thinking"] for entry in found] == [*[False] * 4, True]
 
 
 def test_the_memory_is_that_of_the_device_in_the_settings(

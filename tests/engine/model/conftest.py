@@ -63,8 +63,9 @@ class EncoderHere(ChatEncoder):
 
     def __init__(self) -> None: ...
 
-    def begin(self, tokenizer: Any, key: str) -> None:
-        super().__init__(pickle.loads(pickle.dumps(tokenizer)), key)
+    def begin(self, tokenizer: Any, key: str, *, begins_thinking: bool) -> None:
+        sent = pickle.loads(pickle.dumps(tokenizer))
+        super().__init__(sent, key, begins_thinking=begins_thinking)
 
     def close(self) -> None: ...
 

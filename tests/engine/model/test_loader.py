@@ -178,6 +178,24 @@ def test_local_folder_needs_no_network_and_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+def test_an_entry_says_that_replies_begin_as_thinking(folder: Path) -> None:
+    registry = folder / "models.toml"
+    registry.write_text('[thinker]\nsource = "./"\nbegins_thinking = true\n')
+    with pytest.raises(ModelError) as caught:
+        load_model(LoadRequest("thinker", str(registry), **SMALL), Recorded())
+    assert caught.value.message == (
+        "begins_thinking of thinker is true, and the model has no chat template; leave it out"
+    )
+    template = "{%- for m in messages -%}{{ m.content }}{%- endfor -%}"
+    (folder / "chat_template.jinja").write_text(template)
+    loaded = load_model(LoadRequest("thinker", str(registry), **SMALL), Recorded())
+    prompt = loaded.codec.encode((ChatMessage("user", "Hi"),), None)
+    assert loaded.codec.is_open(prompt)
+    assert not loaded.codec.is_open(prompt, {"enable_thinking": False})
+    assert not loaded.codec.is_open(prompt, None)  # a text
+    assert not load(folder).codec.is_open(prompt)
+
+
 @pytest.mark.parametrize(
     ("generation", "registry", "by_checkpoint", "by_registry"),
     [

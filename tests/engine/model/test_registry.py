@@ -100,6 +100,7 @@ def test_all_keys(tmp_path: Path) -> None:
         memory_share = 0.5
         parameters = 1_000
         cache_numbers = 20
+        begins_thinking = true
         sampling = { temperature = 0.2, stop = ["\\n"] }
         """,
     ).find("my.model")
@@ -107,6 +108,7 @@ def test_all_keys(tmp_path: Path) -> None:
     assert (entry.dtype, entry.context_length, entry.memory_share) == ("float16", 100, 0.5)
     assert entry.quantize == "int4"
     assert (entry.parameters, entry.cache_numbers) == (1000, 20)
+    assert entry.begins_thinking
     params = SamplingParams().override(entry.sampling)
     assert (params.temperature, params.stop) == (0.2, ("\n",))
 
@@ -166,7 +168,8 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
         (
             "dytpe = 'auto'\nsource = 'builtin'",
             "has the unknown key dytpe; allowed are source, file, sha256, dtype, quantize, "
-            "context_length, memory_share, parameters, cache_numbers, sampling, presets",
+            "context_length, memory_share, parameters, cache_numbers, begins_thinking, sampling, "
+            "presets",
         ),
         ("dtype = 'auto'", "lacks the key source"),
         (
@@ -188,6 +191,10 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
         (
             "source = 'builtin'\nmemory_share = 1.5",
             "memory_share is 1.5; it must be less than or equal to 1",
+        ),
+        (
+            "source = 'builtin'\nbegins_thinking = 'yes'",
+            "begins_thinking is 'yes'; it must be a valid boolean",
         ),
         (
             "source = 'builtin'\nsampling = { temperature = -1 }",

@@ -34,7 +34,8 @@ def ended(host: EngineHost, **options: object) -> RequestStream:
 def test_they_come_with_the_end(host: EngineHost, loader: Loader) -> None:
     seen: list[object] = []
 
-    def reading(*given: object) -> ToolUse:
+    def reading(*given: object, is_open: bool) -> ToolUse:
+        assert not is_open
         seen.append((threading.current_thread().name[:-1], *given))
         return USE
 
@@ -48,20 +49,20 @@ def test_they_come_with_the_end(host: EngineHost, loader: Loader) -> None:
 
 
 def test_a_reply_that_was_cut_is_not_read(host: EngineHost, loader: Loader) -> None:
-    codec(loader).read_calls = lambda *_: USE
+    codec(loader).read_calls = lambda *_, **__: USE
     host.load(LoadRequest("a"))
     finish = read(ask(host, max_tokens=3))[1]
     assert (finish.reason, finish.tool_use) == (FinishReason.LENGTH, None)
 
 
 def test_a_reply_that_was_offered_no_tools_is_not_read(host: EngineHost, loader: Loader) -> None:
-    codec(loader).read_calls = lambda *_: USE
+    codec(loader).read_calls = lambda *_, **__: USE
     host.load(LoadRequest("a"))
     assert read(ended(host, tools=[]))[1].tool_use is None
 
 
 def test_a_reply_that_cannot_be_read_stays_text(host: EngineHost, loader: Loader) -> None:
-    def failing(*_: object) -> ToolUse:
+    def failing(*_: object, is_open: bool) -> ToolUse:
         raise SystemError("a mistake of ours")
 
     codec(loader).read_calls = failing
@@ -75,7 +76,7 @@ def test_while_one_is_read_its_text_is_there_and_others_go_on(
 ) -> None:
     entered, gate = threading.Event(), threading.Event()
 
-    def waiting(*_: object) -> ToolUse:
+    def waiting(*_: object, is_open: bool) -> ToolUse:
         entered.set()
         assert gate.wait(TIMEOUT)
         return USE
@@ -100,7 +101,7 @@ def test_another_model_or_the_end_of_the_host_leaves_it_text(
     waiting_at = iter(gates)
     entered = threading.Semaphore(0)
 
-    def waiting(*_: object) -> ToolUse:
+    def waiting(*_: object, is_open: bool) -> ToolUse:
         gate = next(waiting_at)
         entered.release()
         assert gate.wait(TIMEOUT)

@@ -43,7 +43,8 @@ def read(
 ) -> ToolUse | None:
     """The tool calls of a reply, read in this process."""
     encoder = ChatEncoder(tokenizer, KEY)
-    return encoder.read_calls(ids(tokenizer, prompt), ids(tokenizer, reply), tools)
+    is_open = prompt.rstrip().endswith("<think>")
+    return encoder.read_calls(ids(tokenizer, prompt), ids(tokenizer, reply), tools, is_open=is_open)
 
 
 def changed_field(**changes: object) -> dict[str, object]:
@@ -185,10 +186,10 @@ class TestInProcesses:
         worst, good = ids(tokenizer, "x" * 64), ids(tokenizer, "the cat")
         reader = CallReader(hostile, KEY)
         with caplog.at_level(logging.WARNING):
-            assert reader.read((*prompt, *good), len(prompt), ()) is None
+            assert reader.read((*prompt, *good), len(prompt), (), is_open=False) is None
             assert not caplog.messages
-            assert reader.read((*prompt, *worst), len(prompt), ()) is None
-            assert reader.read((*prompt, *worst), len(prompt), ()) is None
+            assert reader.read((*prompt, *worst), len(prompt), (), is_open=False) is None
+            assert reader.read((*prompt, *worst), len(prompt), (), is_open=False) is None
         assert len(caplog.messages) == 1
         assert "all replies stay text from here on: the reply cannot be read" in caplog.text
         assert "did not come to an end within 0.5" in caplog.text
@@ -206,17 +207,17 @@ class TestInProcesses:
             with caplog.at_level(logging.WARNING):
                 for junk in ("<tool_call>secret" * 2000, "<tool_call>{</tool_call>", "<tool_call>"):
                     context = (*prompt, *ids(tokenizer, junk))
-                    assert reader.read(context, len(prompt), ()) is None
+                    assert reader.read(context, len(prompt), (), is_open=False) is None
             assert len(caplog.messages) == 1
             assert f"{KEY}: a reply with tool calls stays text" in caplog.text
             assert "ValueError: json parser could not parse region as JSON." in caplog.text
             assert "secret" not in caplog.text
             many = ids(tokenizer, call("f", "{}") * 200)
-            found = reader.read((*prompt, *many), len(prompt), ())
+            found = reader.read((*prompt, *many), len(prompt), (), is_open=False)
             assert found == ToolUse((ToolCall("f", "{}"),) * 200)
         finally:
             pool.close()
-        assert reader.read((*prompt, *many), len(prompt), ()) is None
+        assert reader.read((*prompt, *many), len(prompt), (), is_open=False) is None
         assert len(caplog.messages) == 1
 
 
@@ -242,7 +243,9 @@ class TestReplies:
         (ending,) = unread
         assert ending.user == "anna"
         assert processor.is_open("r")
-        found = codec.read_calls(ending.context, ending.num_prompt, ending.tools)
+        found = codec.read_calls(
+            ending.context, ending.num_prompt, ending.tools, is_open=ending.is_open
+        )
         processor.end(ending, found)
         processor.end(ending, None)
         last = stream.drain()

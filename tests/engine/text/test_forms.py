@@ -60,7 +60,8 @@ class Model:
 
     def read(self, text: str, tools: Sequence[dict[str, object]] = TOOLS) -> ToolUse | None:
         prompt = ids(self.tokenizer, "<|im_start|>assistant\n")
-        return self.encoder.read_calls(prompt, ids(self.tokenizer, f"{text}<|im_end|>"), tools)
+        written = ids(self.tokenizer, f"{text}<|im_end|>")
+        return self.encoder.read_calls(prompt, written, tools, is_open=False)
 
 
 @pytest.fixture(scope="module")
@@ -352,6 +353,6 @@ def test_a_template_that_tells_of_no_form_leaves_calls_as_text_and_says_so_once(
         assert line.startswith("model: tool calls stay text, but for replies that begin with one")
         assert pool.encode([QUESTION], None, {"tools": list(TOOLS)})
         prompt, reply = ids(model.tokenizer, "x"), ids(model.tokenizer, "<tool_call>{}")
-        assert pool.read_calls(prompt, reply, TOOLS) is None
+        assert pool.read_calls(prompt, reply, TOOLS, is_open=False) is None
     finally:
         pool.close()

@@ -115,7 +115,7 @@ def test_an_expression_that_never_answers_ends_its_process_alone(
 
 def test_a_model_whose_openings_take_too_long_has_none(caplog: pytest.LogCaptureFixture) -> None:
     class Slow:
-        def read_calls(self, *_: object) -> None: ...
+        def read_calls(self, *_: object, is_open: bool) -> None: ...
 
         def openings(self) -> Openings:
             raise InvalidRequestError("it did not come to an end", "prompt")

@@ -86,6 +86,16 @@ CASES = {
     "opened by both": (True, "\n<think>\nHm.</think>4", "Hm.", "4"),
     "closed at once": (True, "</think>4", "", "4"),
     "opened and never closed": (True, "It is 4.", "It is 4.", ""),
+    "closed and opened by nobody": (False, "Hm.\n</think>\n\n4", "", "Hm.\n\n\n4"),
+    "closed twice by nobody": (False, "a</think>b</think>c", "", "ab</think>c"),
+    "closed again at once": (False, "<think>a</think>\n</think>\n\nb", "a", "b"),
+    "the closing tag quoted": (
+        False,
+        "With `</think>` and </think>",
+        "",
+        "With `</think>` and </think>",
+    ),
+    "half a closing tag": (False, "a\n</thin", "", "a\n</thin"),
 }
 
 
@@ -197,7 +207,33 @@ def test_tokens_of_each_block_are_counted() -> None:
 
 def test_a_special_tag_behind_content_is_none() -> None:
     tokens = [(TEXT, "4"), (1, ""), (TEXT, "5"), (2, "")]
-    assert read(TaggedParts(MISTRAL, is_open=False), tokens) == ("", "45")
+    parts = TaggedParts(MISTRAL, is_open=False)
+    assert read(parts, tokens) == ("", "45")
+    assert not parts.closes_unopened
+
+
+def test_a_special_tag_may_close_what_nobody_opened() -> None:
+    parts = TaggedParts(MISTRAL, is_open=False)
+    assert read(parts, [(TEXT, "Hm."), (2, ""), (TEXT, "4"), (2, ""), (1, "")]) == ("", "Hm.4")
+    assert parts.closes_unopened
+    assert parts.num_thinking == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "begins", "is_open"),
+    [
+        ("assistant\n", False, False),
+        ("assistant\n<think>\n", False, True),
+        ("assistant\n", True, True),
+        ("assistant\n<think>\n", True, True),
+        ("assistant\n<think>\n\n</think>\n\n", True, False),  # enable_thinking is false
+        ("<｜Assistant｜></think>", True, False),  # DeepSeek V3.1, which does not think then
+    ],
+)
+def test_the_end_of_the_prompt_tells_how_a_reply_begins(
+    prompt: str, begins: bool, is_open: bool
+) -> None:
+    assert THINK.are_open(prompt, begins=begins) is is_open
 
 
 def channel_tokens(text: str) -> Tokens:

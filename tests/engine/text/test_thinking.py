@@ -68,11 +68,16 @@ THOUGHT = ChatMessage("assistant", "the mat.", "the cat is not")
 class Model:
     """A tokenizer with a template, and what the engine makes of prompts and replies with it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, template: str) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, template: str, *, begins_thinking: bool = False
+    ) -> None:
         self.tokenizer = copy.deepcopy(tokenizer)
         self.tokenizer.chat_template = template
-        self.encoder = ChatEncoder(self.tokenizer, KEY)
-        self.codec = ChatCodec(Vocabulary(self.tokenizer), self.encoder, KEY)
+        begins = begins_thinking
+        self.encoder = ChatEncoder(self.tokenizer, KEY, begins_thinking=begins)
+        vocabulary = Vocabulary(self.tokenizer)
+        self.codec = ChatCodec(vocabulary, self.encoder, KEY, begins_thinking=begins)
+        self.processor = OutputProcessor(self.codec, lambda _: None, lambda _: None)
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -92,8 +97,7 @@ class Model:
         """The prompt of a chat, and the whole reply of a model that writes this text."""
         chosen = dict(arguments or {})
         prompt = self.codec.encode(messages, None, chosen)
-        processor = OutputProcessor(self.codec, lambda _: None, lambda _: None)
-        stream = RequestStream("r")
+        processor, stream = self.processor, RequestStream("r")
         sampling = SamplingParams(stop=stop, chat_template_kwargs=chosen)
         key = context_key(KEY, sampling.template_arguments)
         processor.open(stream, sampling, len(messages), prompt, key=key)

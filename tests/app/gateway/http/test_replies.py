@@ -127,7 +127,9 @@ class Replying:
         for ending in unread:
             found = None
             with suppress(ValueError):  # What cannot be read stays text.
-                found = self._codec.read_calls(ending.context, ending.num_prompt, ending.tools)
+                found = self._codec.read_calls(
+                    ending.context, ending.num_prompt, ending.tools, is_open=ending.is_open
+                )
             processor.end(ending, found)
         delta = stream.drain()
         assert delta is not None
