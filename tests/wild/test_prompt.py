@@ -1,11 +1,15 @@
-"""The prompt deletes and passes characters as they are seen, not code points."""
+"""The prompt and lines of text delete and pass characters as they are seen, not code points."""
 
 from __future__ import annotations
 
 import pytest
+from textual.widgets import Input
 
+from app.screens.dialogs.entry import Entry
 from tests.widgets.hosting import hosted, press
 from widgets.chat.prompt import Prompt
+from widgets.line_input import LineInput
+from widgets.panels.field import Field
 
 CHARACTERS = [
     *("a", "é", "e\u0301", "o\u0323\u0302", "日", "한", "\u1112\u1161\u11ab", "नि", "ก็"),
@@ -34,3 +38,31 @@ async def test_a_key_takes_a_whole_character(character: str) -> None:
         prompt.load(f"x{character}y\n{character}", ())
         await press(app, "home", "left", "left", "left", "right", "z")
         assert prompt.text == f"x{character}zy\n{character}"
+
+
+@pytest.mark.parametrize("character", CHARACTERS)
+async def test_a_key_takes_a_whole_character_of_a_line(character: str) -> None:
+    line = Entry()
+    async with hosted(line) as (app, _):
+        line.value = f"x{character}{character}y"
+        line.focus()
+        await press(app, "end", "left", "backspace")
+        assert line.value == f"x{character}y"
+        await press(app, "left", "delete")
+        assert line.value == "xy"
+        line.value = f"x{character}y{character}"
+        await press(app, "home", "right", "shift+right", "z", "right", "right", "right", "!")
+        assert line.value == f"xzy{character}!"
+        await press(app, "left", "shift+left", "backspace", "backspace", "home", "backspace")
+        assert line.value == "xz!"
+        await press(app, "end", "delete", "left", "left", "left", "left", "delete")
+        assert line.value == "z!"
+
+
+def test_every_line_of_text_is_such_a_line() -> None:
+    """Those of dialogs and of panels."""
+    assert {
+        one for one in Input.__subclasses__() if one.__module__.startswith(("app.", "widgets."))
+    } == {LineInput}
+    assert issubclass(Entry, LineInput)
+    assert issubclass(Field, LineInput)

@@ -20,6 +20,7 @@ from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import printable
 from widgets.key_order import run_bound
+from widgets.line_input import edges
 
 MAX_HEIGHT = 8
 # Limits above which pasted text is attached instead of inserted.
@@ -122,14 +123,14 @@ class PromptArea(TextArea):
         row, column = self.cursor_location
         if column == 0:
             return super().get_cursor_left_location()
-        return row, _edges(self.document[row][:column])[-2]
+        return row, edges(self.document[row][:column])[-2]
 
     def get_cursor_right_location(self) -> tuple[int, int]:
         row, column = self.cursor_location
         line = self.document[row]
         if column >= len(line):
             return super().get_cursor_right_location()
-        return row, column + _edges(line[column:])[1]
+        return row, column + edges(line[column:])[1]
 
     def action_newline(self) -> None:
         start, end = self.selection
@@ -190,17 +191,6 @@ class PromptArea(TextArea):
         self.load_text(self._draft if is_draft else self.sent[wanted])
         self._recalled = None if is_draft else wanted
         self.move_cursor(self.document.end)
-
-
-def _edges(text: str) -> Sequence[int]:
-    """Where the characters of a text begin, as they are seen, and where it ends: an emoji with its
-    colour is one of them, and so is a letter with its accents.
-    """
-    if text.isascii():
-        return range(len(text) + 1)
-    import regex  # It takes 8 ms, and few prompts need it.
-
-    return [0, *(found.end() for found in regex.finditer(r"\X", text))]
 
 
 class Prompt(Widget, can_focus=False):

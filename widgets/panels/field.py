@@ -7,17 +7,17 @@ from typing import Literal
 
 from textual import events
 from textual.widget import Widget
-from textual.widgets import Input
 from textual.widgets.input import Selection
 
 from widgets.harmless import printable
 from widgets.key_order import run_bound
+from widgets.line_input import LineInput
 
 Leaving = Literal["enter", "escape", "blur"]
 
 
-class Field(Input):
-    """Textual's input, open over a few cells of its panel during typing.
+class Field(LineInput):
+    """A line input, open over a few cells of its panel during typing.
 
     It is a child of its panel from the beginning, and only visible while it is open. So keys that
     arrive together, such as Enter and those after it, find field and panel in the right state.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from textual import events
-from textual.widgets import Input
 
 from widgets.key_order import run_bound
+from widgets.line_input import LineInput
 
 
-class Entry(Input):
-    """Textual's input, whose keys and text take effect in the order in which they were typed."""
+class Entry(LineInput):
+    """A line input, whose keys and text take effect in the order in which they were typed."""
 
     def on_mount(self) -> None:
         # A blinking cursor would repaint an idle screen twice a second.
