@@ -41,15 +41,9 @@ Parameters = AnyTool
 Arguments = Annotated[dict[str, Any], Field(max_length=MAX_ARGUMENT_BYTES // _ENTRY_BYTES)]
 
 
-def are_none(arguments: object) -> bool:
-    """Whether a client's arguments of a call are one of the forms for no arguments."""
-    return arguments is None or (
-        isinstance(arguments, str) and arguments.strip() in ("", "null", NO_ARGUMENTS)
-    )
-
-
 def _written(arguments: object) -> object:
-    if are_none(arguments):
+    """A call's arguments as text, which need not be JSON (`ToolCall.values`)."""
+    if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
         return NO_ARGUMENTS
     return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
 

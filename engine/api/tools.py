@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ from engine.api.errors import InvalidRequestError
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 1 << 18
 _NAME_LENGTH = 256
+# As Anthropic's documentation has it for calls that a client gives back to a model.
+_INVALID = "INVALID_JSON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +23,27 @@ class ToolCall:
     """A function call, as a model wrote it. Nothing here runs it.
 
     Attributes:
-        arguments: a JSON object, as text.
+        arguments: a JSON object, as text. In a history it may be any text (`values`).
         id: the call's id, if it has one, by which the message with its result refers to it.
     """
 
     name: str
     arguments: str
     id: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The arguments by name.
+
+        Models write broken JSON, and a client that sends it back would lose the conversation if it
+        were refused. So what is no object is the value of `INVALID_JSON`: a template can write
+        that, and the model sees what it wrote. An object that was made text twice is read twice.
+        """
+        found: object = self.arguments
+        for _ in range(2):
+            if isinstance(found, str):
+                with suppress(ValueError, RecursionError):
+                    found = json.loads(found)
+        return found if isinstance(found, dict) else {_INVALID: self.arguments}
 
     def in_openai_form(self) -> dict[str, object]:
         """The call as an entry of `tool_calls` in OpenAI's API."""

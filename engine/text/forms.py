@@ -116,9 +116,7 @@ class JsonForm(Form):
     is_list: bool = False
 
     def write(self, calls: Sequence[ToolCall]) -> str:
-        entries = [
-            {self.name: call.name, self.arguments: json.loads(call.arguments)} for call in calls
-        ]
+        entries = [{self.name: call.name, self.arguments: call.values()} for call in calls]
         start, end = self.starts[0], "".join(self.ends)
         if self.is_list:
             return f"{start}{json.dumps(entries, ensure_ascii=False)}{end}"
@@ -261,7 +259,7 @@ class PythonForm(Form):
     def write(self, calls: Sequence[ToolCall]) -> str:
         texts = []
         for call in calls:
-            given = json.loads(call.arguments).items()
+            given = call.values().items()
             texts.append(f"{call.name}({', '.join(f'{key}={value!r}' for key, value in given)})")
         return f"{self.starts[0]}[{', '.join(texts)}]{''.join(self.ends)}"
 

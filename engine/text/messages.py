@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
@@ -165,24 +164,11 @@ def _check_message(place: str, message: ChatMessage) -> None:
     for j, call in enumerate(message.tool_calls):
         _check_text(f"{place}.tool_calls[{j}].id", call.id or "")
         _check_text(f"{place}.tool_calls[{j}].function.name", call.name)
-        where, arguments = f"{place}.tool_calls[{j}].function.arguments", arguments_of(call)
-        if not isinstance(arguments, dict):
-            raise InvalidRequestError(
-                f"{where} is {reprlib.repr(call.arguments)}; it must be a JSON object, as text",
-                "messages",
-            )
-        _check_text(where, json.dumps(arguments, ensure_ascii=False))
+        written = json.dumps(call.values(), ensure_ascii=False)
+        _check_text(f"{place}.tool_calls[{j}].function.arguments", written)
     _check_text(f"{place}.content", message.content)
     _check_text(f"{place}.tool_call_id", message.tool_call_id)
     _check_text(f"{place}.name", message.name)
-
-
-def arguments_of(call: ToolCall) -> object:
-    """The arguments of a call as values; None if they are not JSON."""
-    try:
-        return json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _check_text(place: str, text: str) -> None:
@@ -237,7 +223,7 @@ def _hashed(name: str) -> str:
 
 
 def _call_in_template_form(call: ToolCall, shape: CallShape) -> dict[str, Any]:
-    arguments = arguments_of(call)
+    arguments: object = call.values()
     if shape.in_text:
         arguments = json.dumps(arguments, ensure_ascii=False)
     function = {"name": call.name, "arguments": arguments}
@@ -248,5 +234,5 @@ def _call_in_template_form(call: ToolCall, shape: CallShape) -> dict[str, Any]:
 def _changed_call(
     call: ToolCall, change: Callable[[str], str], rename: Callable[[str], str]
 ) -> ToolCall:
-    arguments = json.dumps(map_texts(arguments_of(call), change))
+    arguments = json.dumps(map_texts(call.values(), change))
     return ToolCall(rename(call.name), arguments, rename(call.id) if call.id else None)

@@ -1,5 +1,6 @@
-"""Histories as clients send them back: a call without arguments has none, however that is said, and
-a reply that said nothing is no error."""
+"""Histories as clients send them back: a call without arguments has none, however that is said,
+one whose arguments are broken keeps them, and a reply that said nothing is no error.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +33,18 @@ CASES = {
     "an empty object": Case("", {}, {}),
     "an object": Case("", {"zone": "Ost", "é": [1, None]}, {"zone": "Ost", "é": [1, None]}),
     "as it should be": Case("", '{"zone": "Ost"}', {"zone": "Ost"}),
+    "cut off": Case("vllm-project/vllm#43995", '{"zone": "Os', {"INVALID_JSON": '{"zone": "Os'}),
+    "an opening brace": Case("ggml-org/llama.cpp#25510", "{", {"INVALID_JSON": "{"}),
+    "no comma": Case(
+        "router-for-me/CLIProxyAPI#2001", '{"a": "b" "c": 1}', {"INVALID_JSON": '{"a": "b" "c": 1}'}
+    ),
+    "Python": Case("", "{'zone': None}", {"INVALID_JSON": "{'zone': None}"}),
+    "two objects": Case("", "{}{}", {"INVALID_JSON": "{}{}"}),
+    "a list": Case("sgl-project/sglang#28035", '["Ost"]', {"INVALID_JSON": '["Ost"]'}),
+    "a text": Case("sgl-project/sglang#28035", '"Ost"', {"INVALID_JSON": '"Ost"'}),
+    "a number": Case("", "1" * 5000, {"INVALID_JSON": "1" * 5000}),
+    "deep": Case("", "[" * 100_000, {"INVALID_JSON": "[" * 100_000}),
+    "made text twice": Case("", json.dumps('{"zone": "Ost"}'), {"zone": "Ost"}),
 }
 
 
@@ -90,12 +103,12 @@ def asked(serving: HttpServing, path: str, **body: object) -> tuple[ChatMessage,
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("interface", [of_chats, of_responses, of_messages, of_mqtt])
-def test_a_call_without_arguments_has_none(serving: HttpServing, interface: Any, case: str) -> None:
+def test_a_call_has_its_arguments_however_they_are_sent(
+    serving: HttpServing, interface: Any, case: str
+) -> None:
     _, arguments, read = CASES[case]
-    if interface is of_messages and isinstance(arguments, str) and read:
-        return  # Anthropic's interface has objects alone.
     (call,) = interface(serving, arguments)[1].tool_calls
-    assert (call.name, call.id, json.loads(call.arguments)) == ("time", "c", read)
+    assert (call.name, call.id, call.values()) == ("time", "c", read)
 
 
 @pytest.mark.parametrize("arguments", [[], 1, True])
@@ -104,6 +117,7 @@ def test_a_call_without_arguments_has_none(serving: HttpServing, interface: Any,
     [
         ("/v1/chat/completions", "messages[1].tool_calls[0].function.arguments"),
         ("/v1/responses", "input"),
+        ("/v1/messages", "messages[1].content"),
     ],
 )
 def test_what_are_no_arguments_is_refused(
@@ -113,9 +127,17 @@ def test_what_are_no_arguments_is_refused(
     reply = {"role": "assistant", "tool_calls": [{"function": function}]}
     item = {"type": "function_call", "call_id": "c", **function}
     body = {"messages": [ASKED, reply, ASKED], "input": [ASKED, item, ASKED]}
+    if path == "/v1/messages":
+        block = {"type": "tool_use", "id": "c", "name": "time", "input": arguments}
+        said = {"role": "assistant", "content": [block]}
+        body = {"messages": [ASKED, said, ASKED], "max_tokens": 9}
     answer = serving.http.post(path, json=body)
     assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == place
+    error = answer.json()["error"]
+    if path == "/v1/messages":
+        assert error["message"].startswith(place)
+    else:
+        assert error["param"] == place
 
 
 # What clients send of a reply that said nothing, and of a tool that gave nothing.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from app.gateway.faults import Fault
@@ -107,7 +106,7 @@ class MessageForm(Form):
             "type": "tool_use",
             "id": call.id or f"toolu_{self._id}_{number}",
             "name": call.name,
-            "input": json.loads(call.arguments),
+            "input": call.values(),
         }
 
     def _stop(self, finish: Finish) -> dict[str, object]:

@@ -64,6 +64,14 @@ class Model:
         return self.encoder.read_calls(prompt, written, tools, is_open=False)
 
 
+@pytest.mark.parametrize("form", ALL)
+def test_a_history_keeps_arguments_that_are_broken(models: object, form: str) -> None:
+    call = ToolCall("weather", '{"city": "Os', "c1")
+    written = models(form).written(call)  # type: ignore[operator]
+    assert "INVALID_JSON" in written
+    assert "Os" in written
+
+
 @pytest.fixture(scope="module")
 def models(byte_level: PreTrainedTokenizerFast) -> object:
     return cache(lambda form: Model(byte_level, ALL[form]))

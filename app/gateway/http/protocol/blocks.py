@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece, check_asking, check_goes_on
-from app.gateway.stated import MAX_PARTS, MAX_TEXT, Id, LongText, Name, are_none
+from app.gateway.stated import CALLED_WITH, MAX_PARTS, NO_ARGUMENTS, CalledWith, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
-
-# It becomes text of the prompt, written by a chat template.
-Input = Annotated[
-    dict[str, Any],
-    Field(max_length=MAX_TEXT),
-    BeforeValidator(lambda told: {} if are_none(told) else told),
-]
 
 
 class InnerBlock(Piece):
@@ -50,7 +42,7 @@ class Block(InnerBlock):
     thinking: LongText = ""
     id: Id | None = None
     name: Name | None = None
-    input: Input = Field(default_factory=dict)
+    input: CalledWith = NO_ARGUMENTS
     tool_use_id: Id | None = None
     content: LongText | Inner | None = None
 
@@ -111,7 +103,7 @@ _TYPES = {
 def _call(block: Block, at: str) -> ToolCall:
     for name in ("id", "name"):
         _check(block, name, at)
-    return ToolCall(block.name or "", json.dumps(block.input, ensure_ascii=False), block.id)
+    return ToolCall(block.name or "", block.input, block.id)
 
 
 def _result(block: Block, at: str, called: Mapping[str, str]) -> ChatMessage:
@@ -175,7 +167,7 @@ BLOCKS_ALLOWED: dict[str, str] = {
     "messages.*.content.*.thinking": "text",
     "messages.*.content.*.id": "text",
     "messages.*.content.*.name": "text",
-    "messages.*.content.*.input": "an object",
+    "messages.*.content.*.input": CALLED_WITH,
     "messages.*.content.*.tool_use_id": "text",
     "messages.*.content.*.content": "text or a list of blocks of type text or tool_reference",
     "messages.*.content.*.tool_name": "text, the name of a tool",
