@@ -17,7 +17,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.body import until_gone
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.exchange import Exchange
-from app.gateway.http.protocol.told import T, Told
+from app.gateway.http.protocol.told import T, Told, Wanted
 from app.gateway.http.replies import PART_BYTES, compact, parts
 from app.gateway.http.service import Service
 from engine.api.client import Submission
@@ -135,7 +135,7 @@ class Generation(Endpoint, Generic[T]):
         _check_alternatives(submissions, self.service)
         self.service.admission.check_room(user, len(submissions))
         form = self.form(asked, model, submissions)
-        headers = asked.ignored_header | _loosened(asked)
+        headers = noted(asked)
         with self.service.exchanges.run(user, submissions) as exchange:
             gone = asyncio.create_task(until_gone(request))
             gone.add_done_callback(lambda _: exchange.cancel())
@@ -151,9 +151,14 @@ class Generation(Endpoint, Generic[T]):
                 gone.cancel()
 
 
-def _loosened(asked: Told) -> dict[str, str]:
-    """The header with the places of the form that are not followed; empty if all of it is."""
-    wanted = asked.form
+def noted(asked: Told) -> dict[str, str]:
+    """The headers with what of a request has no effect: fields that are not known, and places of
+    the form that are not followed; empty if all of it has one.
+    """
+    return asked.ignored_header | _loosened(asked.form)
+
+
+def _loosened(wanted: Wanted | None) -> dict[str, str]:
     if wanted is None or not wanted.left_out:
         return {}
     places = (ascii(one)[1:-1] for one in wanted.left_out[:_MOST_PLACES])

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from app.gateway.admission import Admission, Standing
@@ -16,7 +17,7 @@ from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body
 from app.gateway.http.exchanges import Exchanges
-from app.gateway.http.generation import Generation
+from app.gateway.http.generation import Generation, noted
 from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.batch_line import BatchLine, custom_id_of
 from app.gateway.http.protocol.told import read
@@ -128,7 +129,8 @@ class Answerer:
             return await _answered(line, unread.code, error_body(unread), unread)
         endpoint = self._endpoints[asked.url]
         try:
-            body = await endpoint.reply(user, read(endpoint.kind, _body(asked)))
+            request = read(endpoint.kind, _body(asked))
+            body = await endpoint.reply(user, request)
         except Fault as error:
             fault = error
         except EngineError as error:
@@ -137,7 +139,7 @@ class Answerer:
             log.exception("a request of a batch could not be handled")
             fault = Fault(500, "the server could not handle this request", reason="our mistake")
         else:
-            return await _answered(line, 200, body, None)
+            return await _answered(line, 200, body, None, noted(request))
         return await _answered(line, *endpoint.told(fault), fault)
 
 
@@ -149,13 +151,18 @@ def _body(asked: BatchLine) -> bytes:
 
 
 async def _answered(
-    line: bytes, status: int, body: Mapping[str, Any], fault: Fault | None
+    line: bytes,
+    status: int,
+    body: Mapping[str, Any],
+    fault: Fault | None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Answered:
     request_id = new_request_id()
+    response = {"status_code": status, "request_id": request_id, "body": body}
     told = {
         "id": f"batch_req_{request_id}",
         "custom_id": custom_id_of(line),
-        "response": {"status_code": status, "request_id": request_id, "body": body},
+        "response": response | ({"headers": headers} if headers else {}),
         "error": None,
     }
     usage = {} if fault is not None else body["usage"]

@@ -100,6 +100,23 @@ def test_openais_client_uploads_polls_and_downloads(caplog: pytest.LogCaptureFix
     ]
 
 
+def test_an_answer_has_the_headers_that_its_request_would_get(serving: HttpServing) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    loose = {"guided_json": schema, "mirostat": 2}
+    client = client_of(serving.url)
+    with serving.running():
+        bodies = {"a": asking("a", **loose), "b": asking("b")}
+        batch = ended(serving, client, start(client, [line(n, b) for n, b in bodies.items()]))
+        alone = serving.http.post("/v1/chat/completions", json=bodies["a"])
+    told = {
+        name: one["response"].get("headers")
+        for name, one in answers(client, batch.output_file_id).items()
+    }
+    names = ("x-batchdeck-ignored", "x-batchdeck-loosened")
+    assert told == {"a": {name: alone.headers[name] for name in names}, "b": None}
+    assert told["a"]["x-batchdeck-loosened"] == "guided_json#/uniqueItems"
+
+
 @pytest.mark.parametrize(
     ("lines", "code", "where", "param"),
     [
