@@ -47,6 +47,8 @@ _DEEPEST = 200  # Whoever compiles it allows less.
 _MOST_COMPARED = 20_000  # alternatives, properties and constants; 10 ms at most
 _MOST_LETTERS = 4096  # of names that others must differ from
 _ANY_NAME = r"^[\s\S]*$"
+# An expression that says how a name begins, or what it is, and nothing else.
+_START = re.compile(r"\^(?P<text>(?:[^\\.+*?()|\[\]{}^$]|\\\W)+)(?P<more>\.[*+])?(?P<ends>\$)?")
 
 
 class Loosened(NamedTuple):
@@ -75,7 +77,9 @@ def with_spelled_names(schema: Any) -> Any:
     """A schema in which names of properties that are not stated are spelled in one way.
 
     Otherwise a reply may write a name that is stated again, as `\\u0061`, and another value with it
-    that goes before the first one where it is read.
+    that goes before the first one where it is read. Beside `patternProperties` that is so as well,
+    if each of them says how its names begin, as `^x-` does. Of other expressions there is no
+    opposite that llguidance could follow.
     """
     return mapped(schema, lambda node, _place: _with_spelled_names(node))
 
@@ -298,13 +302,24 @@ def target(schema: Any, reference: Any) -> Any:
 
 def _with_spelled_names(node: Node) -> Node:
     names = {*_names(node.get("properties")), *_names(node.get("required"))}
-    others = node.get("additionalProperties", True)
-    if not names or others is False or "patternProperties" in node:
+    patterns, others = node.get("patternProperties", {}), node.get("additionalProperties", True)
+    if not isinstance(patterns, dict) or others is False or not (names or patterns):
         return node
-    expression = _ANY_NAME if others is True or others == {} else _other_names(names)
+    starts: set[str] = set()
+    for pattern in patterns:
+        found = _START.fullmatch(pattern)
+        if found is None:
+            return node
+        text = re.sub(r"\\(\W)", r"\1", found["text"])
+        (names if found["ends"] and not found["more"] else starts).add(text)
+    if not patterns and (others is True or others == {}):
+        expression: str | None = _ANY_NAME  # llguidance takes the names out.
+    else:
+        expression = _other_names(names, starts)
     if expression is None:
         return node
-    return {**node, "patternProperties": {expression: others}, "additionalProperties": False}
+    by_name = {**patterns, expression: others}
+    return {**node, "patternProperties": by_name, "additionalProperties": False}
 
 
 def _names(stated: Any) -> list[str]:
@@ -313,21 +328,29 @@ def _names(stated: Any) -> list[str]:
     )
 
 
-def _other_names(names: set[str]) -> str | None:
-    """An expression for all names but these; None if they are too many for one."""
-    if sum(map(len, names)) > _MOST_LETTERS or max(map(len, names)) > 64:
+def _other_names(names: set[str], starts: set[str]) -> str | None:
+    """An expression for all names but these, and but those that begin so; None if they are too many
+    for one.
+    """
+    all_of_them = names | starts
+    if sum(map(len, all_of_them)) > _MOST_LETTERS or max(map(len, all_of_them)) > 64:
         return None
-    return f"^{_behind(sorted(names))}$"
+    return f"^{_behind(sorted(names), sorted(starts))}$"
 
 
-def _behind(ends: list[str]) -> str:
-    """An expression for all texts but these, which are sorted."""
-    if ends == [""]:
+def _behind(ends: list[str], starts: list[str]) -> str:
+    """An expression for all texts but `ends`, and but those that begin with one of `starts`. Both
+    are sorted, and no start is empty.
+    """
+    if ends == [""] and not starts:
         return r"[\s\S]+"
-    firsts = list(dict.fromkeys(one[0] for one in ends if one))
+    firsts = list(dict.fromkeys(one[0] for one in (*ends, *starts) if one))
     ways = [f"[^{''.join(map(_in_class, firsts))}][\\s\\S]*"]
     for first in firsts:
-        ways.append(re.escape(first) + _behind([one[1:] for one in ends if one[:1] == first]))
+        inner = [one[1:] for one in starts if one[:1] == first]
+        if "" not in inner:
+            rest = _behind([one[1:] for one in ends if one[:1] == first], inner)
+            ways.append(re.escape(first) + rest)
     return f"(?:{'|'.join(ways)}){'' if '' in ends else '?'}"
 
 

@@ -382,6 +382,9 @@ def test_comparing_alternatives_has_a_bound(case: str, monkeypatch: pytest.Monke
     assert pairs <= 30_000
 
 
+OPEN_PATTERN = {"properties": {"a": NUMBER}, "patternProperties": {"^x-": NUMBER}}
+
+
 @pytest.mark.parametrize(
     ("schema", "text", "is_written"),
     [
@@ -409,6 +412,25 @@ def test_comparing_alternatives_has_a_bound(case: str, monkeypatch: pytest.Monke
             r'{"a":1,"b":"x","\u0062":1}',
             False,
         ),
+        (OPEN_PATTERN, r'{"a":1,"\u0061":"x"}', False),
+        (OPEN_PATTERN, r'{"\u0078-a":"x"}', False),
+        (OPEN_PATTERN, r'{"x\u002da":"x"}', False),
+        (OPEN_PATTERN, '{"a":1,"x-a":2,"x":"x","b-":[],"":0}', True),
+        (OPEN_PATTERN, '{"x-a":"x"}', False),
+        (OPEN_PATTERN, '{"a":"x"}', False),
+        (OPEN_PATTERN | {"additionalProperties": TEXT}, r'{"a":1,"\u0061":"x"}', False),
+        (OPEN_PATTERN | {"additionalProperties": TEXT}, '{"a":1,"ab":"x","x":"x"}', True),
+        (OPEN_PATTERN | {"additionalProperties": TEXT}, '{"a":1,"ab":2}', False),
+        ({"patternProperties": {"^x-": NUMBER}}, r'{"\u0078-a":"x"}', False),
+        ({"patternProperties": {r"^x\-.+$": NUMBER}}, r'{"\u0078-a":"x"}', False),
+        ({"patternProperties": {"^id$": NUMBER}}, r'{"\u0069d":"x"}', False),
+        ({"patternProperties": {"^id$": NUMBER}}, '{"id":1,"ids":"x","i":"x"}', True),
+        (
+            {"patternProperties": {"^x-": NUMBER, r"^x\.": TEXT}},
+            '{"x-":1,"x.":"x","x":[]}',
+            True,
+        ),
+        ({"properties": {"a": NUMBER}, "patternProperties": {"b": TEXT}}, '{"a":1,"ab":"x"}', True),
     ],
 )
 def test_a_name_is_spelled_in_one_way(schema: Any, text: str, is_written: bool) -> None:
