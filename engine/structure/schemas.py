@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import unquote
 
 Node = dict[str, Any]
@@ -41,7 +41,14 @@ _NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
 # What says nothing without another key, which is not followed.
 _COMPANIONS = ("then", "else", "minContains", "maxContains", "$dynamicAnchor", "$recursiveAnchor")
 # What stands around a place in a text cannot be asked for, nor what an earlier part of it was.
-_NO_EXPRESSION = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9]|\\k<)")
+_NO_EXPRESSION = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bB]|\\k<)")
+# A brace that begins no count is itself in JavaScript, whose expressions a schema has.
+_BRACE = re.compile(r"(?P<kept>\\(?:[pPux]\{[^}]*\}|.))|\{(?!\d+(?:,\d*)?\})", re.DOTALL)
+# Keys that may have null as their value. Serializers write it for all others that are not stated.
+_NULLS = frozenset(("const", "default", "example", "examples"))
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+# The largest numbers that llguidance compares with; nobody means those beyond.
+_MOST_NUMBER, _LEAST_INTEGER = 10**18, -(2**63) + 1024
 _DRAFTS = "json-schema.org/"
 _DEEPEST = 200  # Whoever compiles it allows less.
 _MOST_COMPARED = 20_000  # alternatives, properties and constants; 10 ms at most
@@ -128,6 +135,8 @@ def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: 
         del found[key]
         left_out.append(f"{place}/{_escaped(key)}")
 
+    for key in [key for key, one in found.items() if one is None and key not in _NULLS]:
+        del found[key]
     for key, silent in _NOT_FOLLOWED.items():
         if key not in found:
             continue
@@ -141,8 +150,16 @@ def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: 
         del found["format"]
     if isinstance(found.get("$schema"), str) and _DRAFTS not in found["$schema"]:
         del found["$schema"]
-    if isinstance(found.get("pattern"), str) and _NO_EXPRESSION.search(found["pattern"]):
-        leave_out("pattern")
+    if isinstance(pattern := found.get("pattern"), str):
+        found["pattern"] = _BRACE.sub(lambda one: one["kept"] or r"\{", pattern)
+        if _NO_EXPRESSION.search(pattern):
+            leave_out("pattern")
+    if not _name_types(found):
+        leave_out("type")
+    for key in _COUNTS:
+        if isinstance(one := found.get(key), float) and one.is_integer():
+            found[key] = int(one)
+    _limit(found)
     patterns = found.get("patternProperties")
     if isinstance(patterns, dict) and any(map(_NO_EXPRESSION.search, patterns)):
         leave_out("patternProperties")
@@ -164,6 +181,39 @@ def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: 
         else:
             found["anyOf"] = choices
     return found
+
+
+def _name_types(node: Node) -> bool:
+    """Write the types of a schema as JSON Schema has them, where they are in capitals as Gemini's;
+    False if one of them is none.
+    """
+    stated = node.get("type")
+    named = [stated] if isinstance(stated, str) else stated
+    if not isinstance(named, list) or not _are_texts(named):
+        return True
+    found = [one.lower() for one in named]
+    if found != named:
+        node["type"] = found[0] if isinstance(stated, str) else found
+    return _TYPES.issuperset(found)
+
+
+def _limit(node: Node) -> None:
+    """Move bounds of numbers to where llguidance can compare, such as those of an int64 or a
+    double: what is within them is within the stated ones.
+    """
+    stated = node.get("type")
+    is_integer = "number" not in stated if isinstance(stated, (str, list)) else False
+    least = _LEAST_INTEGER if is_integer else -_MOST_NUMBER
+    for key in ("minimum", "exclusiveMinimum"):
+        if _is_number(one := node.get(key)) and one < least:
+            node[key] = least
+    for key in ("maximum", "exclusiveMaximum"):
+        if not is_integer and _is_number(one := node.get(key)) and one > _MOST_NUMBER:
+            node[key] = _MOST_NUMBER
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _equal(one: object, other: object) -> bool:

@@ -207,6 +207,75 @@ def test_what_cannot_be_followed_is_left_out(case: str) -> None:
             grammar({"json_schema": schema})
 
 
+class Foreign(NamedTuple):
+    """A schema as another tool writes it, which jsonschema may not take for one."""
+
+    report: str
+    a: dict[str, Any]  # of the property `a`
+    left_out: tuple[str, ...]
+    written: dict[str, bool]  # texts of `a`
+
+
+INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+FOREIGN = {
+    "types in capitals": Foreign("", {"type": "STRING"}, (), {'"x"': True, "1": False}),
+    "several in capitals": Foreign(
+        "", {"type": ["Integer", "NULL"]}, (), {"1": True, '"x"': False}
+    ),
+    "a type that is none": Foreign("", {"type": "any"}, ("/type",), {"1": True, '"x"': True}),
+    "types of Python": Foreign(
+        "", {"type": ["float", "string"]}, ("/type",), {"1.5": True, '"x"': True}
+    ),
+    "null for what is not stated": Foreign(
+        "",
+        {
+            **{"type": "array", "items": None, "enum": None, "required": None, "pattern": None},
+            **{"properties": None, "additionalProperties": None, "anyOf": None, "$ref": None},
+        },
+        (),
+        {'[1,"x"]': True, "1": False},
+    ),
+    "null that is a value": Foreign("", {"const": None}, (), {"null": True, "1": False}),
+    "counts that are floats": Foreign(
+        "", {"type": "string", "maxLength": 2.0}, (), {'"ab"': True, '"abc"': False}
+    ),
+    "bounds of int64": Foreign("", INT64, (), {"-5": True, str(2**62): True, '"x"': False}),
+    "one of int64": Foreign(
+        "",
+        {"type": ["integer", "null"], "exclusiveMinimum": -(2**63)},
+        (),
+        {"-5": True, "1.5": False},
+    ),
+    "bounds of a double": Foreign(
+        "",
+        {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308},
+        (),
+        {"-1.5": True, "1e400": False},
+    ),
+    "a word's end": Foreign(
+        "", {"type": "string", "pattern": r"\bcat\b"}, ("/pattern",), {'"a cat"': True}
+    ),
+    "braces": Foreign(
+        "", {"type": "string", "pattern": r"^{\w{2}}$"}, (), {'"{ab}"': True, '"{a}"': False}
+    ),
+    "braces that stay": Foreign(
+        "",
+        {"type": "string", "pattern": r"^\{\p{L}{2,}[{]\\{$"},
+        (),
+        {r'"{ab{\\{"': True, '"{a{"': False},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_what_other_tools_write_is_followed(case: str) -> None:
+    _, inner, left_out, texts = FOREIGN[case]
+    made, pointers = loosened({"type": "object", "properties": {"a": inner}})
+    assert pointers == tuple(f"#/properties/a{one}" for one in left_out)
+    for text, is_written in texts.items():
+        assert writes(made, f'{{"a":{text}}}') is is_written, text
+
+
 @pytest.mark.parametrize(
     "schema",
     [
