@@ -265,8 +265,8 @@ class ChatCodec:
             return LineParts()
         if self._channels is not None:
             return ChannelParts(self._channels, has_begun=begins_message(self._end(prompt)))
-        if self._tags is None:
-            return None
+        if self._tags is None or arguments is None:
+            return None  # Who writes the prompt reads the tags.
         return TaggedParts(self._tags, is_open=self.is_open(prompt, arguments))
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> CertainText | None:

@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage
+from engine.api.errors import ErrorInfo
+from engine.api.sampling import SamplingParams
+from engine.api.stream import RequestStream
+from engine.batch.output import TokenOutput
 from engine.text.arguments import NO_ARGUMENTS
 from tests.engine.text.test_thinking import PLAIN, QWEN, R1, Model
 
@@ -112,6 +116,23 @@ def test_an_entry_may_say_that_replies_begin_as_thinking(
     model = Model(byte_level, template, begins_thinking=True)
     _, delta = model.reply(written, QUESTION, arguments=arguments)
     assert (delta.thinking, delta.text) == (thinking, text)
+
+
+@pytest.mark.parametrize("prompt", ["?", "?<think>\n"])
+@pytest.mark.parametrize("written", ["<think>the cat</think>the mat", "the cat</think>the mat"])
+def test_a_text_keeps_its_tags(
+    byte_level: PreTrainedTokenizerFast, prompt: str, written: str
+) -> None:
+    """Clients that apply a template themselves look for them."""
+    model = Model(byte_level, CUTS, begins_thinking=True)
+    stream, ids = RequestStream("r"), model.ids(prompt)
+    model.processor.open(stream, SamplingParams(), 0, ids, key="key")
+    for token in model.ids(written):
+        model.processor.process([TokenOutput("r", (token,))], 0.0)
+    model.processor.close_all(ErrorInfo("unavailable_error", "the engine stops"))
+    delta = stream.drain()
+    assert delta is not None
+    assert (delta.thinking, delta.text) == ("", written)
 
 
 def test_a_reply_that_is_gone_on_with_begins_as_thinking(

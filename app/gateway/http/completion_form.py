@@ -25,8 +25,8 @@ class CompletionForm(OpenAiForm):
     """As `OpenAiForm`, for texts. With `echo` the prompt precedes its replies, and with `logprobs`
     its tokens precede theirs.
 
-    Thinking is part of the text: no template surrounds the prompt, so the client did not request a
-    chat.
+    Thinking is part of the text, with its tags: no template surrounds the prompt, so the client did
+    not request a chat, and may look for the tags itself.
     """
 
     prefix = "cmpl"
