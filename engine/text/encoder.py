@@ -329,11 +329,27 @@ class ChatEncoder:
                     continue
                 refusal = "the chat template writes none that can be read"
                 if form is not None:
-                    return shape, form, ""
+                    return self._tried_beside(shape), form, ""
                 if writes and written is None:
                     written = shape
         known = known_form("\n".join((self._vocabulary.template, *self._vocabulary.added.values())))
-        return written or CallShape(writes=known is None), known, refusal
+        if written is None:
+            return CallShape(writes=known is None), known, refusal
+        return self._tried_beside(written), known, refusal
+
+    def _tried_beside(self, shape: CallShape) -> CallShape:
+        """The shape, with whether the template writes a call beside content."""
+        question = ChatMessage("user", SENTINEL)
+        call = ToolCall(NAMES[0], json.dumps(ARGUMENTS[0]), "call_0")
+        asking = ChatMessage("assistant", SENTINEL, tool_calls=(call,))
+        gave = ChatMessage("tool", SENTINEL, tool_call_id="call_0", name=NAMES[1])
+        messages = with_ids([question, asking, gave], shape.ids)
+        try:
+            text = self._apply(messages, {"tools": _TRIED[:1]}, shape)
+        except InvalidRequestError:
+            return shape._replace(writes_beside=False)
+        behind = text.partition(SENTINEL)[2]  # The tools stand before the question.
+        return shape._replace(writes_beside=NAMES[0] in behind)
 
     def _try_calls(self, shape: CallShape, number: int) -> tuple[Form | None, bool]:
         """Find the form of this many calls, and whether the template writes them at all.
@@ -382,10 +398,16 @@ class ChatEncoder:
         if any(message.tool_calls for message in messages):
             shape, form, _ = self._tried_calls
             if form is not None and not shape.writes:
-                messages = [_said(message, form) for message in messages]
+                chats = [[_said(message, form) for message in messages]]
+            elif not shape.writes_beside:
+                parts = [_apart(message) for message in messages]
+                # A template may refuse two replies in a row; then the call is kept.
+                chats = [[one for part in parts for one in part], [part[-1] for part in parts]]
             # A template that takes any id may or may not accept calls without one.
-            named = with_ids(messages, shape.ids)
-            chats = [messages, named] if shape.ids is Ids.ANY else [named]
+            named = [with_ids(chat, shape.ids) for chat in chats]
+            if shape.ids is Ids.ANY:
+                named = [one for pair in zip(chats, named, strict=True) for one in pair]
+            chats = named
         for chat in chats:
             with suppress(InvalidRequestError):
                 return self._apply(chat, arguments, shape, asks=asks)
@@ -549,6 +571,13 @@ class ChatEncoder:
             if len(token_ids) > 1 and token_ids[0] == token_id:
                 return token
         return ""
+
+
+def _apart(message: ChatMessage) -> list[ChatMessage]:
+    """A message that says something and calls as two messages."""
+    if not message.content or not message.tool_calls:
+        return [message]
+    return [replace(message, tool_calls=()), replace(message, content="", thinking="")]
 
 
 def _said(message: ChatMessage, form: Form) -> ChatMessage:

@@ -39,11 +39,14 @@ class CallShape(NamedTuple):
         ids: ids that it accepts.
         in_text: whether the arguments are JSON text.
         writes: whether it writes calls at all; if not, they become part of the content.
+        writes_beside: whether it writes the calls of a message that has content, too; if not, such
+            a message becomes two.
     """
 
     ids: Ids = Ids.ANY
     in_text: bool = False
     writes: bool = True
+    writes_beside: bool = True
 
 
 def reply(content: str) -> ChatMessage:

@@ -80,3 +80,53 @@ def test_a_history_of_tools_is_served(
     assert 'weather {"city": "Oslo", "unit": "C", "days": 2}' in text
     assert text.count("<|im_end|>") == len(messages)
     assert not {"<s>", "</s>"} & set(text.split())
+
+
+CALLS = """\
+{%- for call in m.tool_calls or [] -%}
+{{- '<tool_call>' + {'name': call.function.name, 'arguments': call.function.arguments} | tojson -}}
+{{- '</tool_call>' -}}
+{%- endfor -%}"""
+TURNS = """\
+{%- for m in messages -%}
+{{- '<|im_start|>' + m.role + '\\n' -}}BODY{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{{- '<|im_start|>assistant\\n' -}}"""
+EITHER = "{%- if CONDITION -%}" + CALLS + "{%- else -%}{{- m.content -}}{%- endif -%}"
+NO_TEXT = "{%- if m.tool_calls and m.content is not none -%}" + REFUSE + "{%- endif -%}"
+# Templates that write calls or content.
+ALONE = {
+    "content is none": (
+        "vllm-project/vllm#13125",
+        EITHER.replace("CONDITION", "m.content is none"),
+    ),
+    "no content": ("", EITHER.replace("CONDITION", "not m.content")),
+    "content must be none": ("", NO_TEXT + CALLS + "{{- m.content or '' -}}"),
+}
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("said", ["", "Let me see."])
+@pytest.mark.parametrize("case", ALONE)
+def test_a_call_is_kept_beside_what_is_said(
+    byte_level: PreTrainedTokenizerFast, case: str, said: str, in_turn: bool
+) -> None:
+    tokenizer = copy.deepcopy(byte_level)
+    body = ALONE[case][1]
+    if in_turn:
+        twice = "not loop.first and m.role == 'assistant' == messages[loop.index0 - 1].role"
+        body = f"{{%- if {twice} -%}}{REFUSE}{{%- endif -%}}{body}"
+    tokenizer.chat_template = TURNS.replace("BODY", body)
+    call = ToolCall("weather", '{"city": "Oslo"}', "call_1")
+    messages = [
+        ChatMessage("user", "How is it?"),
+        ChatMessage("assistant", said, tool_calls=(call,)),
+        ChatMessage("tool", "Rain", tool_call_id="call_1", name="weather"),
+        ChatMessage("assistant", "Wet."),
+        ChatMessage("user", "How is it now?"),
+    ]
+    text = tokenizer.decode(ChatEncoder(tokenizer, "key").encode(messages, None))
+    assert text.count('{"name": "weather", "arguments": {"city": "Oslo"}}') == 1
+    assert "Rain" in text
+    assert "Wet." in text
+    assert said in text or in_turn
