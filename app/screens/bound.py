@@ -7,6 +7,11 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 
+def action_of(command: str) -> str:
+    """The action by which the deck's keys run one of its commands."""
+    return f"run('{command}')"
+
+
 def bindings_of(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
     """The bindings of a node; if `app` is given, as its keymap changes them.
 

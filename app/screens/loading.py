@@ -8,7 +8,7 @@ from functools import partial
 from textual import on
 from textual.app import App, SystemCommand
 
-from app.screens.deck.speaking import Speaking
+from app.screens.deck.deck import Deck
 from app.screens.dialogs.load_model import LoadModel
 from app.screens.model_switch import ModelSwitch
 from app.screens.model_wish import ModelWish
@@ -28,8 +28,8 @@ class Loading(App[int]):
 
     models: ModelSwitch
 
-    @on(Speaking.ModelWanted)
-    def load_named(self, event: Speaking.ModelWanted) -> None:
+    @on(Deck.ModelWanted)
+    def load_named(self, event: Deck.ModelWanted) -> None:
         """Load a model that was named, unless something speaks against it."""
         self._load(event.wish)
 

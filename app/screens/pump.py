@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from textual.screen import Screen
 from textual.timer import Timer
 
-from app.screens.bound import key_of
+from app.screens.bound import action_of, key_of
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.alerts import Alerts
@@ -47,7 +47,7 @@ class Pump:
     a posted message would wake the loop for each token.
 
     Args:
-        heed: is called in each turn, when it is known what became of the chats.
+        refresh_keys: is called in each turn, when it is known what became of the chats.
         clock: monotonic seconds.
 
     Attributes:
@@ -66,7 +66,7 @@ class Pump:
         http: HttpWatch,
         chat: ChatPane,
         panels: Panels,
-        heed: Callable[[], object],
+        refresh_keys: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seen = True
@@ -80,7 +80,7 @@ class Pump:
         self._http = http
         self._chat = chat
         self._panels = panels
-        self._heed = heed
+        self._refresh_keys = refresh_keys
         self._clock = clock
         self._devices = Devices()
         self._log = LogFeed()
@@ -140,7 +140,7 @@ class Pump:
             self._chat.update()
         elif news:
             self._chat.update_bar()
-        self._heed()
+        self._refresh_keys()
         if not looked:
             return
         yield
@@ -262,7 +262,7 @@ class Pump:
             log.error("%s", untold[0])
             self._screen.notify(untold.pop(0), severity="error")
         while ended:
-            find = key_of("find", self._screen, self._screen.app)
+            find = key_of(action_of("chat.find"), self._screen, self._screen.app)
             self._screen.notify(f"The reply in “{ended.pop(0)}” is there; {find} finds the chat.")
 
     def _tell_broker(self) -> None:

@@ -22,9 +22,9 @@ from textual.screen import Screen
 
 from app.process.exits import ExitCode
 from app.process.watchdog import last_call
-from app.screens.bound import key_of
+from app.screens.bound import by_action, key_of
 from app.screens.chats.sessions import SessionList
-from app.screens.commands import BOUND, actions, choices, with_keys
+from app.screens.deck.commands import choices, entry, palette
 from app.screens.deck.deck import Deck
 from app.screens.ending import Ending
 from app.screens.job import can_suspend, suspend
@@ -241,20 +241,21 @@ class Tui(Loading):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         if screen is self.deck:
-            yield from with_keys(self._commands(), self, self, self.deck, self.deck.chat.transcript)
+            yield from self._commands()
 
     def _commands(self) -> Iterator[SystemCommand]:
         # Actions first: what is a matter of choice, policies and panels, is found by its name.
         if self.models.is_loading:
             back = "The model before comes back"
             yield SystemCommand("Stop loading", back, self.action_stop_loading)
-        yield from actions(self.deck)
+        yield from palette(self.deck)
         named = "A name, a folder, a file or a hub id"
         yield SystemCommand("Load model…", named, self.action_load_model)
-        yield SystemCommand("Settings…", BOUND, self.action_settings)
+        keys = by_action(self, self)
+        yield entry("Settings…", self.action_settings, self, key=keys.get("settings"))
         yield SystemCommand("Theme…", "The colours", partial(self.action_settings, "theme"))
-        yield SystemCommand("Help", BOUND, self.action_help)
-        yield SystemCommand("Quit", BOUND, self.action_quit)
+        yield entry("Help", self.action_help, self, key=keys.get("help"))
+        yield entry("Quit", self.action_quit, self, key=keys.get("quit"))
         yield from self.quantizing()
         yield from choices(self.deck)
 
@@ -290,7 +291,7 @@ class Tui(Loading):
 
     def action_help_quit(self) -> None:
         """Tell which key ends the program. This is what Ctrl+C does where nothing is selected."""
-        key, copy = key_of("quit", self, self), self.deck.key_of("copy_text")
+        key, copy = key_of("quit", self, self), self.deck.user.key_of("chat.copy_selection")
         self.notify(f"{key} ends the program; {copy} copies where text is selected.")
 
     @on(Transcript.CopyWanted)

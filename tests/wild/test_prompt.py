@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input
 
-from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.dialog import Entry
 from tests.widgets.hosting import hosted, press
 from widgets.chat.prompt import Prompt
 from widgets.line_input import LineInput

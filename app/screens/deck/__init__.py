@@ -1,1 +1,1 @@
-"""The one screen, and what the user can do on it: a class for each kind of deed."""
+"""The one screen, the table of commands on it, and the objects that carry them out."""

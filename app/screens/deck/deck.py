@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
+from textual.message import Message
+from textual.screen import Screen
 from textual.timer import Timer, TimerCallback
+from textual.widgets import TextArea
 
 from app.screens.bound import key_of
+from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
-from app.screens.deck.speaking import Speaking
+from app.screens.deck.chats import ChatActions
+from app.screens.deck.commands import BY_NAME, bindings, typed
+from app.screens.deck.control import EngineControl
+from app.screens.deck.dialogue import Dialogue
+from app.screens.deck.drafts import Drafts
+from app.screens.deck.files import ChatFiles
+from app.screens.deck.messages import MessageActions
+from app.screens.deck.settings import SettingsActions
+from app.screens.deck.slash import SavedPrompts, SlashCommands
+from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.http_watch import HttpWatch
+from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.keys.key_bar import KeyBar
 from app.screens.keys.key_groups import PROMPT, SCREEN, Place
+from app.screens.model_wish import ModelWish
 from app.screens.panel_bar import PanelBar
+from app.screens.panels import Panels
 from app.screens.pump import Pump
+from widgets.chat.chat_list import ChatList
+from widgets.chat.chat_tabs import ChatTabs
+from widgets.chat.chips import Chips
+from widgets.chat.completions import Completions
+from widgets.chat.prompt import PromptArea
+from widgets.chat.prompt_head import PromptHead
+from widgets.chat.transcript import Transcript
 from widgets.glyphs import Glyphs
+from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.log_panel import LogPanel
+from widgets.panels.mqtt_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
 
+WIDE = 170  # columns from which on the chats stand at the side, unless the user says otherwise
+LEAST = 150  # columns below which there is no room for them
 
-class Deck(Speaking):
-    """Lays out the panes by the size of the terminal, and turns what the user does with them into
-    calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    chats that of the classes from `Conversing` to `Speaking`; `deck.tcss` says what is shown where.
+# A user who presses Escape once more than it takes to leave something does not mean the reply.
+STRAY_SECONDS = 1.0
+
+
+class Deck(Screen[None]):
+    """Lays out the panes by the size of the terminal, and decides which of them has the focus and
+    what Escape does. `deck.tcss` says what is shown where. What the user can have done is the table
+    of `commands.py`, and is done by the objects that are attributes here.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
-    `-gateway` where there is one, or its panel was asked for, and `-mqtt` or `-http` as its panel
-    is on view; `-spare` while the panel asked for is one of those that low screens leave out;
-    `-pair` while latencies or devices are asked for, which share a page; and one of each
-    breakpoint.
+    `-chats` while all chats stand at the side, without tabs then; `-gateway` where there is one, or
+    its panel was asked for, and `-mqtt` or `-http` as its panel is on view; `-spare` while the
+    panel asked for is one of those that low screens leave out; `-pair` while latencies or devices
+    are asked for, which share a page; and one of each breakpoint.
+
+    Args:
+        sessions: over the engine, and over the gateways if there are any.
+
+    Attributes:
+        clock: monotonic seconds, by which Escape is stray or meant.
     """
 
     AUTO_FOCUS = "PromptArea"
@@ -45,80 +86,47 @@ class Deck(Speaking):
     # A pane that is zoomed leaves room for the figures and the keys, of which one leads back.
     ALLOW_IN_MAXIMIZED_VIEW = "#kpi, KeyBar"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        # It acts before what is typed after it, which is meant for the pane that it brings.
-        Binding(
-            "f2",
-            "mode",
-            "Engine",
-            tooltip="Between chat and engine",
-            id="view.mode",
-            priority=True,
-        ),
-        # The key bar says that Esc does it too.
-        Binding("f2", "to_chat", "Chat", show=False, id="view.mode", priority=True),
-        Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
-        Binding(
-            "u",
-            "undo",
-            "Undo",
-            tooltip="Undo the last knob change, whoever made it",
-            id="knobs.undo",
-        ),
-        Binding("ctrl+n", "new", "New", tooltip="Open an empty chat", id="chat.new"),
-        Binding(
-            "f3",
-            "find",
-            "Find",
-            tooltip="Find any chat and open it",
-            id="chat.find",
-            priority=True,
-        ),
-        # The focused panel comes first: the digits may belong to a number that is being typed.
-        *(
-            Binding(
-                f"{n}",
-                f"panel({n})",
-                "Panel by its number",
-                tooltip=f"Panel number {n}",
-                show=False,
-                id=f"panel.{n}",
-            )
-            for n in range(1, 10)
-        ),
-        Binding("tab", "panel_step(1)", "Next panel", show=False, id="panel.next"),
-        Binding("shift+tab", "panel_step(-1)", "Previous panel", show=False, id="panel.previous"),
-        Binding("x", "stop_request", "Stop", tooltip="Stop the request", id="table.stop"),
-        Binding(
-            "plus",
-            "prioritize(1)",
-            "Priority",
-            tooltip="Raise the request's priority",
-            id="table.raise",
-        ),
-        Binding(
-            "minus", "prioritize(-1)", "Lower the request's priority", show=False, id="table.lower"
-        ),
-        Binding(
-            "z",
-            "zoom",
-            "Zoom panel",
-            tooltip="One panel on the whole screen",
-            show=False,
-            id="view.zoom",
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+
+    class ModelWanted(Message):
+        """A model is to be loaded."""
+
+        def __init__(self, wish: ModelWish) -> None:
+            super().__init__()
+            self.wish = wish
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
-        super().__init__(sessions, glyphs)
-        panels = self.panels
-        names = [name for name, _ in panels.numbered]
-        self.panel_bar = PanelBar(names, glyphs, id="panels")
+        super().__init__()
+        self.sessions = sessions
+        self.engine = EngineWatch(sessions.client)
+        self.mqtt = MqttWatch(sessions.gateway)
+        self.http = HttpWatch(sessions.http)
+        self.panels = panels = Panels(glyphs, sessions.numbering)
+        self.chat = chat = ChatPane(sessions, self.engine, glyphs, id="chat")
+        self.user = user = Dialogue(self)
+        self.control = EngineControl(user, sessions, self.engine, self.mqtt, panels)
+        self.drafts = Drafts(user, sessions, chat)
+        self.chats = ChatActions(user, sessions, chat, self.drafts, self.switched)
+        self.files = ChatFiles(user, sessions, self.chats)
+        self.settings = SettingsActions(user, sessions, self.engine, chat)
+        self.messages = MessageActions(user, sessions, chat, self.chats, self.control, self.leave)
+        self.prompts = SavedPrompts(user, sessions, chat, self.leave, lambda: self.slash.names())
+        self.slash = SlashCommands(
+            *(user, chat, self.settings, self.drafts, self.prompts),
+            typed=lambda: typed(self),
+            offered=lambda: self.app.get_system_commands(self),
+        )
+        self.panel_bar = PanelBar([name for name, _ in panels.numbered], glyphs, id="panels")
         self.key_bar = KeyBar(glyphs)
         watches = self.engine, self.mqtt, self.http
-        self.pump = Pump(self, sessions, *watches, self.chat, self.panels, self.heed)
+        self.pump = Pump(self, sessions, *watches, chat, panels, self.refresh_keys)
+        self.clock: Callable[[], float] = time.monotonic
         self._panel = 0
         self._gateway = panels.http if self.mqtt.gateway is None else panels.mqtt
+        self._chats_wanted: bool | None = None  # None is by the width
+        self._left_at = -math.inf
+        self._came_to: str | None = None  # what was in the prompt when a panel brought the chat
+        self._enabled = ("", False, False)  # as the key bar shows it
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -167,36 +175,161 @@ class Deck(Speaking):
         return timer
 
     def on_mount(self) -> None:
-        self._show_panel(0)
-        self.tell_keys()
+        self._select_panel(0)
+        self.show_keys()
         self.pump.start()
-
-    def tell_keys(self) -> None:
-        """Show keys as they are bound now."""
-        self.chat.hint(
-            self.key_of("send"),
-            key_of("newline", self.chat.prompt.area, self.app),
-            self.key_of("new"),
-            edit=f"{self.key_of('read')} {self.key_of('edit_last')}",
-            resume=self.key_of("resume"),
-            copy=key_of("copy_code", self.chat.transcript, self.app),
-        )
-        for _, panel in self.panels.numbered:
-            own = {action: key_of(action, panel, self.app) for action in panel.keys}
-            panel.hint({action: key or self.key_of(action) for action, key in own.items()})
-        self.refresh_bindings()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._keep_focus)
+        self.chat.prompt.area.offers = self.slash.completions
 
     def on_unmount(self) -> None:
         self.pump.stop()
+        self.drafts.keep()
+
+    # Commands and their keys.
+
+    def action_run(self, name: str) -> None:
+        """Run a command of the table."""
+        command = BY_NAME[name]
+        assert command.run is not None
+        command.run(self)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "run":
+            return BY_NAME[str(parameters[0])].when(self)
+        return super().check_action(action, parameters)
+
+    def show_keys(self) -> None:
+        """Show keys as they are bound now."""
+        key, area, transcript = self.user.key_of, self.chat.prompt.area, self.chat.transcript
+        self.chat.hint(
+            key("prompt.send"),
+            key_of("newline", area, self.app),
+            key("chat.new"),
+            edit=f"{key('chat.read')} {key('chat.edit')}",
+            resume=key("chat.resume"),
+            copy=key_of("copy_code", transcript, self.app),
+        )
+        for _, panel in self.panels.numbered:
+            own = {action: key_of(action, panel, self.app) for action in panel.keys}
+            panel.hint(
+                {action: sign or key(f"{panel.id}.{action}") for action, sign in own.items()}
+            )
+        self.refresh_bindings()
+
+    def refresh_keys(self) -> None:
+        """Have the key bar show what Escape does now, and whether a reply can be gone on with or
+        made anew."""
+        session = self.sessions.current
+        enabled = self.escape, session.chat.can_resume, session.can_regenerate
+        if enabled != self._enabled:
+            self._enabled = enabled
+            self.refresh_bindings()
 
     def on_screen_suspend(self) -> None:
         """A dialog or the palette has come: other keys act."""
         self.refresh_bindings()
 
+    # The chat on view.
+
+    def switched(self) -> None:
+        """Show the chat that is on view now."""
+        self.drafts.keep()  # of the chat before, which is shown until `update`
+        self.panels.kv.select(self.sessions.number_of(self.sessions.current))
+        self.chat.update()
+        self.refresh_bindings()
+        self.leave()
+
+    def read(self) -> None:
+        """Go to the messages of the chat, the newest in view first."""
+        self.remove_class("-engine")
+        self.set_focus(self.chat.transcript)
+
+    def page(self, pages: int) -> None:
+        if pages < 0:
+            self.chat.transcript.action_page_up()
+        else:
+            self.chat.transcript.action_page_down()
+
+    @property
+    def has_selection(self) -> bool:
+        return bool(self.selections)
+
+    def copy_selection(self) -> None:
+        selected = self.get_selected_text() or ""
+        self.action_copy_text()
+        self.notify(f"Copied the selection, {len(selected):,} characters.")
+
+    def load_model(self, wish: str) -> bool:
+        """Ask the application for a model; False if none is named."""
+        if not wish:
+            self.user.refuse("/model needs a name, a folder, a file or a hub id.")
+            return False
+        self.post_message(self.ModelWanted(ModelWish.read(wish)))
+        return True
+
+    @on(ChatTabs.NewWanted)
+    def open_new(self) -> None:
+        self.chats.new()
+
+    @on(ChatTabs.MoreWanted)
+    def find_chat(self) -> None:
+        self.chats.find()
+
+    @on(ChatTabs.Picked)
+    @on(ChatList.Picked)
+    def open_chat(self, event: ChatTabs.Picked | ChatList.Picked) -> None:
+        self.chats.open(event.key)
+
+    @on(PromptHead.SettingsWanted)
+    def ask_settings(self) -> None:
+        self.settings.ask()
+
+    @on(ChatPane.Counted)
+    def send_held(self) -> None:
+        """Send what was to be sent while its tokens were counted, if nobody has changed it."""
+        if self.drafts.is_held:
+            self.slash.enter()
+
+    @on(TextArea.Changed)
+    def follow_draft(self, event: TextArea.Changed) -> None:
+        """Complete a slash that is being written, and have the draft kept."""
+        area = self.chat.prompt.area
+        if event.text_area is not area:
+            return
+        area.offer()
+        # What is written into the chat that a panel brought is meant for it, as Escape is then.
+        if self._came_to not in (None, area.text):
+            self._came_to = None
+            self.refresh_keys()
+        self.drafts.changed()
+
+    @on(Completions.Clicked)
+    def complete(self) -> None:
+        self.chat.prompt.area.complete()
+
+    @on(PromptArea.LargePaste)
+    def attach_paste(self, event: PromptArea.LargePaste) -> None:
+        self.drafts.attach_paste(event.text)
+
+    @on(Chips.Dropped)
+    @on(PromptArea.DropWanted)
+    def detach(self, event: Chips.Dropped | PromptArea.DropWanted) -> None:
+        self.drafts.detach(event.place)
+
+    @on(Transcript.Typed)
+    def write(self, event: Transcript.Typed) -> None:
+        """Go on in the prompt with what was typed above it."""
+        self.leave()
+        self.chat.prompt.area.post_message(events.Paste(event.text))
+
     # What the dashboard asks for.
+
+    @on(KnobPanel.Turned)
+    def turn_knob(self, event: KnobPanel.Turned) -> None:
+        self.control.turn_knob(event)
+
+    @on(MqttPanel.ReconnectWanted)
+    def reconnect(self) -> None:
+        self.control.reconnect()
 
     @on(SessionTable.Selected)
     def go_to_request(self, event: SessionTable.Selected) -> None:
@@ -215,61 +348,140 @@ class Deck(Speaking):
         elif not chat:
             self.notify("This belongs to no chat on the screen.")
             return
-        elif self.open(chat):
-            self.action_leave()
+        elif self.chats.open(chat):
+            self.leave()
         else:
             return
-        self.come()
+        # Escape goes back to the panel, until something is written here.
+        self._came_to = self.chat.prompt.text
+        self.refresh_keys()
 
     @on(SessionTable.Highlighted)
     def show_blocks(self, event: SessionTable.Highlighted) -> None:
         self.panels.kv.select(event.row.name.number)
 
-    # What is on view.
-
-    def action_mode(self) -> None:
-        """Between chat and engine; where both are on view, the focus goes."""
-        if self._is_at_engine:
-            self.action_to_chat()
-        else:
-            self.set_class(not self.has_class("-split"), "-engine")
-            self._focus_panel()
-
-    def action_to_chat(self) -> None:
-        self.remove_class("-engine")
-        self.to_prompt()
+    # Leaving. Escape leaves a panel, a dialog, an edit, or a chat that a panel brought. It stops a
+    # reply only where it is typed below that reply, and not just after it left something.
 
     @property
-    def _is_at_engine(self) -> bool:
+    def escape(self) -> str:
+        """The command that Escape runs now; empty if there is none."""
+        session = self.sessions.current
+        # Escape comes back from the engine first, also where the chat is beside it.
+        if self.has_class("-engine") or not self.chat.prompt.area.has_focus:
+            return "view.leave"
+        if self.chat.composer.editing is not None:
+            return "chat.keep"
+        if self._came_to is not None:
+            return "view.back"
+        if not session.chat.is_busy or self.clock() - self._left_at < STRAY_SECONDS:
+            return ""
+        return "chat.stop" if session.is_own else "chat.stop_theirs"
+
+    def leave(self) -> None:
+        """Come back to the prompt."""
+        self.chat.transcript.rest()
+        self.to_chat()
+        self._note_left()
+
+    def leave_edit(self) -> None:
+        """Leave the message as it was that is being edited."""
+        self.chat.composer.go_back()
+        self.user.forget()
+        self._note_left()
+
+    def go_back(self) -> None:
+        """Go back to the panel from which the chat was gone to."""
+        self._note_left()
+        self.show_panel(self._panel + 1)
+
+    def _note_left(self) -> None:
+        """Note that something was left, so that the next Escape is not taken for more."""
+        self._left_at = self.clock()
+        self._came_to = None
+        self.refresh_keys()
+
+    def on_screen_resume(self) -> None:
+        """A dialog or the palette was left."""
+        self._note_left()
+
+    def on_descendant_blur(self, event: events.DescendantBlur) -> None:
+        if event.widget is self.chat.prompt.area:
+            self._came_to = None
+
+    # Panes and focus.
+
+    @property
+    def is_at_engine(self) -> bool:
         if self.has_class("-split"):
             return not self.chat.prompt.area.has_focus
         return self.has_class("-engine")
 
-    def action_back(self) -> None:
-        """Go back to the panel from which the chat was gone to."""
-        self.leave_something()
-        self.action_panel(self._panel + 1)
+    def to_chat(self) -> None:
+        """Give the prompt the focus, and leave a panel that is zoomed first: hidden behind that,
+        the prompt would lose the focus as soon as it has it."""
+        self.remove_class("-engine")
+        area = self.chat.prompt.area
+        if self.maximized not in (None, *area.ancestors_with_self):
+            self.minimize()
+        area.focus()
 
-    def action_panel_step(self, places: int) -> None:
-        """The next panel where one is on view at a time, else the next pane."""
+    def toggle_engine(self) -> None:
+        """Between chat and engine; where both are on view, the focus goes."""
+        if self.is_at_engine:
+            self.to_chat()
+        else:
+            self.set_class(not self.has_class("-split"), "-engine")
+            self._focus_panel()
+
+    def toggle_chats(self) -> None:
+        """Show the chats at the side and go to them; if the focus is there already, hide them."""
+        width = self.app.size.width
+        if width < LEAST:
+            find = self.user.key_of("chat.find")
+            self.notify(f"Chats stand at the side from {LEAST} columns on; {find} finds them.")
+            return
+        self._chats_wanted = not self.has_class("-chats") or not self.chat.list.has_focus
+        self._arrange_chats(width)
+        self.chat.update_bar()
+        if self._chats_wanted:
+            self.chat.list.focus()
+        else:
+            self.chat.prompt.area.focus()
+
+    def _arrange_chats(self, width: int) -> None:
+        wanted = self._chats_wanted
+        self.set_class(
+            width >= (WIDE if wanted is None else LEAST) and wanted is not False, "-chats"
+        )
+
+    def show_panel(self, number: int) -> None:
+        """Go to a panel."""
+        if not self.has_class("-split"):
+            self.add_class("-engine")
+        self._select_panel(number - 1)
+        self._focus_panel()
+
+    @on(PanelBar.Picked)
+    def show_picked(self, event: PanelBar.Picked) -> None:
+        self.show_panel(event.place + 1)
+
+    def step_panel(self, places: int) -> None:
+        """Go to the next panel where one is on view at a time, else to the next pane."""
         if self.has_class("-engine") and self.panel_bar.display:
-            self.action_panel((self._panel + places) % len(self.panels.numbered) + 1)
+            self.show_panel((self._panel + places) % len(self.panels.numbered) + 1)
         elif places > 0:
             self.focus_next()
         else:
             self.focus_previous()
 
-    def action_panel(self, number: int) -> None:
-        if not self.has_class("-split"):
-            self.add_class("-engine")
-        self._show_panel(number - 1)
-        self._focus_panel()
+    def show_knob_history(self) -> None:
+        """Go to the knobs, with their history on view."""
+        names = [name for name, _ in self.panels.numbered]
+        self.show_panel(names.index("Knobs") + 1)
+        self.panels.knobs.show_history(True)
 
-    @on(PanelBar.Picked)
-    def pick_panel(self, event: PanelBar.Picked) -> None:
-        self.action_panel(event.place + 1)
-
-    def action_zoom(self) -> None:
+    def zoom(self) -> None:
         if self.maximized is not None:
             self.minimize()
         elif self.focused is not None:
@@ -285,23 +497,11 @@ class Deck(Speaking):
         else:
             self.minimize()
 
-    def action_knob_history(self) -> None:
-        """Go to the knobs, with their history on view."""
-        names = [name for name, _ in self.panels.numbered]
-        self.action_panel(names.index("Knobs") + 1)
-        self.panels.knobs.show_history(True)
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self._keep_focus)
+        self._arrange_chats(event.size.width)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        in_prompt = self.chat.prompt.area.has_focus
-        if action == "send":
-            return in_prompt
-        if action in ("mode", "to_chat"):
-            return self._is_at_engine == (action == "to_chat")
-        if action in ("stop_request", "prioritize"):
-            return self.panels.table.has_focus
-        return super().check_action(action, parameters)
-
-    def _show_panel(self, place: int) -> None:
+    def _select_panel(self, place: int) -> None:
         self._panel = place
         self.panel_bar.show(place)
         shown = self.panels.numbered[place][1]

@@ -116,9 +116,9 @@ class Demonstration(Tui):
         """From the chat to the engine, there from panel to panel, and back."""
         self._panes += 1
         if self._panes % PANES < 2:
-            self.deck.action_mode()
+            self.deck.toggle_engine()
         else:
-            self.deck.action_panel_step(1)
+            self.deck.step_panel(1)
 
     def _change_policy(self) -> None:
         self._turn_knob(lambda: self._client.set_knobs({"policy": POLICY}, who=WHO))
@@ -141,7 +141,7 @@ class Demonstration(Tui):
 
     def _leads_elsewhere(self, key: str) -> bool:
         """Whether a key opens a view or leaves, and so does no harm to any chat."""
-        deck = (b for b in bindings_of(self.deck, self) if b.action in ("mode", "to_chat"))
+        deck = (b for b in bindings_of(self.deck, self) if b.id == "view.mode")
         return key in {binding.key for binding in (*bindings_of(self, self), *deck)}
 
     def _take_over(self) -> None:
@@ -151,6 +151,6 @@ class Demonstration(Tui):
             self._taken = self._clock()
             if [act for _, act in self._events] == [self._change_back]:
                 self._change_back()
-            engine = self.deck.key_of("mode")
+            engine = self.deck.user.key_of("view.mode")
             keys, leave = key_of("help", self, self), key_of("quit", self, self)
             self._line.show(f"{TAKEN_OVER} {engine} engine, {keys} every key, {leave} quits.")

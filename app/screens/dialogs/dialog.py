@@ -1,15 +1,26 @@
-"""Dialog: a small screen over all others that asks for one thing."""
+"""Dialogs: small screens over all others that ask for one thing. The plain ones are here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from textual import events, on
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
 
-from app.screens.bound import key_of
+from app.screens.bound import bindings_of, key_of
+from widgets.glyphs import UNICODE
+from widgets.key_order import run_bound
+from widgets.line import shorten
+from widgets.line_input import LineInput
 
 T = TypeVar("T")
 
@@ -37,3 +48,164 @@ class Dialog(ModalScreen[T]):
         # Textual 8.2 would end its workers only after its widgets, which they may write to.
         self.workers.cancel_node(self)
         return super().dismiss(result)
+
+
+class Entry(LineInput):
+    """Textual's input, whose keys and text take effect in the order in which they were typed."""
+
+    def on_mount(self) -> None:
+        # A blinking cursor would repaint an idle screen twice a second.
+        self.cursor_blink = False
+
+    async def on_key(self, event: events.Key) -> None:
+        await run_bound(self, event)
+
+
+class Confirm(Dialog[bool]):
+    """Asks whether something that cannot be taken back is meant.
+
+    Args:
+        question: what is asked.
+        verb: a verb for what Enter does.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "dismiss(True)", "Yes", tooltip="Yes, that is meant", id="dialog.confirm")
+    ]
+
+    def __init__(self, question: str, verb: str) -> None:
+        super().__init__()
+        self._question = question
+        self._verb = verb
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(self._question, markup=False)
+            do, leave = self.key_of("dismiss(True)"), self.key_of("dismiss(None)")
+            yield Label(f"{do} to {self._verb}, {leave} to leave it.")
+
+
+class AskText(Dialog[str]):
+    """Asks for a line of text. The result is None if it was cancelled or left empty."""
+
+    def __init__(self, question: str, text: str) -> None:
+        super().__init__()
+        self._question = question
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(self._question, markup=False)
+            yield Entry(self._text, select_on_focus=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip() or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One of them.
+
+    Attributes:
+        title: as it is shown.
+        text: what it is, in a line.
+    """
+
+    name: str
+    title: str
+    text: str
+
+
+class PickNamed(Dialog[tuple[str, str]]):
+    """Asks for one of some things, and what to do with it: the result is a verb and the name, with
+    `take` as the verb of Enter. Other verbs are keys of a kind of this dialog, with the action
+    `act`; `TITLE` says what Enter does.
+
+    Args:
+        first: the name that the cursor is on at first, if there is such a one.
+
+    Attributes:
+        MOST: the most characters of a text that are shown.
+    """
+
+    MOST: ClassVar[int] = 70
+
+    def __init__(self, items: Sequence[Named], first: str = "") -> None:
+        super().__init__()
+        self._items = items
+        self._first = first
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as frame:
+            keys = (binding for binding in bindings_of(self, self.app) if binding.show)
+            frame.border_subtitle = " · ".join(
+                f"{self.app.get_key_display(key)} {key.description}" for key in keys
+            )
+            yield Label(self.TITLE or "", markup=False)
+            yield OptionList(*(Option(self._line(item), item.name) for item in self._items))
+
+    def on_mount(self) -> None:
+        options = self.query_one(OptionList)
+        names = [item.name for item in self._items]
+        if names:
+            options.highlighted = names.index(self._first) if self._first in names else 0
+        options.focus()
+
+    @on(OptionList.OptionSelected)
+    def choose(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(("take", str(event.option_id)))
+
+    def action_act(self, verb: str) -> None:
+        place = self.query_one(OptionList).highlighted
+        if place is not None:
+            self.dismiss((verb, self._items[place].name))
+
+    def _line(self, item: Named) -> Content:
+        text = shorten(UNICODE.fit(" ".join(item.text.split())), self.MOST)
+        return Content.assemble((UNICODE.fit(item.title), "bold"), (f"\n  {text}", "$text-muted"))
+
+
+class PickPolicy(PickNamed):
+    """Asks for a batching policy."""
+
+    TITLE = "Policy · Enter chooses; what runs goes on under the new one"
+    MOST = 200  # a sentence, which may wrap
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "p",
+            "dismiss(None)",
+            "Close",
+            tooltip="Close the list of policies",
+            show=False,
+            id="policy.close",
+        )
+    ]
+
+
+class PickPreset(PickNamed):
+    """Asks for a preset, and what to do with it."""
+
+    TITLE = "Presets · Enter applies"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "act('rename')", "Rename", tooltip="Rename the preset", id="presets.rename"),
+        Binding("d", "act('delete')", "Delete", tooltip="Delete the preset", id="presets.delete"),
+        Binding(
+            "n",
+            "act('begin')",
+            "New chats",
+            tooltip="New chats begin with it, or no longer",
+            id="presets.begin",
+        ),
+    ]
+
+
+class PickPrompt(PickNamed):
+    """Asks for a saved prompt, and what to do with it."""
+
+    TITLE = "Saved prompts · Enter inserts"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "act('edit')", "Edit", tooltip="Edit the saved prompt", id="prompts.edit"),
+        Binding(
+            "d", "act('delete')", "Delete", tooltip="Delete the saved prompt", id="prompts.delete"
+        ),
+    ]

@@ -21,8 +21,7 @@ from app.screens.chats.chat_settings import (
     read,
     read_thinking,
 )
-from app.screens.dialogs.dialog import Dialog
-from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.dialog import Dialog, Entry
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling_meanings import SAMPLING_MEANINGS
 

@@ -21,8 +21,7 @@ from app.screens.bound import key_of
 from app.screens.chats.excerpt import excerpt, marked
 from app.screens.chats.keeper import ChatKeeper, Done, HeldError
 from app.screens.chats.open_session import title_of
-from app.screens.dialogs.ask_text import AskText
-from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.dialog import AskText, Entry
 from app.screens.dialogs.finder import Finder
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
@@ -51,13 +50,13 @@ class Chosen:
 
 
 class Keeps(Protocol):
-    """Who the dialog has things done to chats by."""
+    """The actions of the deck on chats, as far as the dialog uses them."""
 
     keeper: ChatKeeper
 
-    def tell_done(self, done: Done) -> None: ...
+    def report(self, done: Done) -> None: ...
 
-    def tell_undone(self) -> None: ...
+    def undo_last(self) -> None: ...
 
 
 class FindChat(Finder[Chosen]):
@@ -165,7 +164,7 @@ class FindChat(Finder[Chosen]):
         self._do(self._keeps.keeper.delete)
 
     def action_undo_chat(self) -> None:
-        self._keeps.tell_undone()
+        self._keeps.undo_last()
         self._look(self.query_one(Input).value)
 
     def action_rename(self) -> None:
@@ -204,7 +203,7 @@ class FindChat(Finder[Chosen]):
             return
         with self._telling():
             if (done := deed(found.chat.id)) is not None:
-                self._keeps.tell_done(done)
+                self._keeps.report(done)
             self._look(self.query_one(Input).value)
 
     @contextmanager

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.dialog import Entry
 from app.screens.dialogs.finder import Finder
 from app.screens.model_wish import ModelWish
 from engine.model.registry import Availability, ModelEntry

@@ -15,10 +15,10 @@ from widgets.glyphs import Glyphs
 from widgets.line import Line
 from widgets.line_view import LineView
 
-# The actions whose keys are left out, the first one first. Keys that are not named here are left
+_PALETTE, _HELP = "app.palette", "app.help"
+# The ids of the keys that are left out, the first one first. Keys that are not named here are left
 # out after these, from the right.
-_DROPPED = ("regenerate", "find", "new", "reverse", "command_palette", "quit")
-_PALETTE = "command_palette"
+_DROPPED = ("chat.regenerate", "chat.find", "chat.new", "table.reverse", _PALETTE, "app.quit")
 _BLANKS = 3  # cells around a key and what it does
 
 
@@ -31,6 +31,7 @@ class ShownKey:
         sign: as a person reads it.
         words: what it does.
         more: the same, in a sentence.
+        id: the name by which the user changes the key; empty if it has none.
         enabled: whether it can act just now.
     """
 
@@ -38,7 +39,7 @@ class ShownKey:
     sign: str
     words: str
     more: str
-    action: str
+    id: str
     enabled: bool
 
     @property
@@ -48,7 +49,7 @@ class ShownKey:
     @property
     def rank(self) -> int:
         """How late it is left out."""
-        return _DROPPED.index(self.action) if self.action in _DROPPED else len(_DROPPED)
+        return _DROPPED.index(self.id) if self.id in _DROPPED else len(_DROPPED)
 
 
 class KeyBar(LineView):
@@ -118,7 +119,7 @@ class KeyBar(LineView):
         keys = self.shown()
         ends = accumulate((key.width for key in keys), initial=0)
         spans = list(zip(keys, pairwise(ends), strict=True))
-        if keys and keys[-1].action == _PALETTE:
+        if keys and keys[-1].id == _PALETTE:
             spans[-1] = keys[-1], (self.size.width - keys[-1].width, self.size.width)
         return spans
 
@@ -137,13 +138,11 @@ class KeyBar(LineView):
             if not self.screen.is_active and active.node is not self.app:
                 continue
             binding = active.binding
-            action = binding.action.removeprefix("app.")
-            if (binding.show or action == _PALETTE) and action not in found:
+            action, name = binding.action, binding.id or ""
+            if (binding.show or name == _PALETTE) and action not in found:
                 sign = self.app.get_key_display(binding)
                 more = active.tooltip or binding.description
                 found[action] = ShownKey(
-                    binding.key, sign, binding.description, more, action, active.enabled
+                    binding.key, sign, binding.description, more, name, active.enabled
                 )
-        return sorted(
-            found.values(), key=lambda key: (key.action == _PALETTE, key.action != "help")
-        )
+        return sorted(found.values(), key=lambda key: (key.id == _PALETTE, key.id != _HELP))

@@ -14,7 +14,7 @@ from textual.command import CommandPalette
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
-from app.screens.bound import bindings_of, key_of, sign_of
+from app.screens.bound import action_of, bindings_of, key_of, sign_of
 from app.screens.dialogs.dialog import Dialog
 from app.screens.keys.help import HelpSection
 
@@ -112,7 +112,8 @@ def help_notes(app: App[int], places: Sequence[Place]) -> str:
     """What there is to know of keys everywhere, in sentences."""
     screen = dict(places)[SCREEN]
     leave, back, copy = (
-        key_of(action, screen, app) for action in ("panel_step(1)", "leave", "copy_text")
+        key_of(action_of(command), screen, app)
+        for command in ("panel.next", "view.leave", "chat.copy_selection")
     )
     return (
         f"{key_of('help', app, app)} tells first of where one is: of the panel or the dialog that"

@@ -13,8 +13,7 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from app.screens.dialogs.ask_text import AskText
-from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.dialog import AskText, Entry
 from app.screens.dialogs.finder import Finder
 from app.screens.settings.preference import Preference
 from app.screens.settings.preferences import Preferences

@@ -107,10 +107,10 @@ async def test_watching_says_nothing_and_leaves_without_a_trace(
         asked = len(stage.engine.submissions)
         await stage.send("mine")
         assert stage.prompt == "mine"
-        stage.deck.action_regenerate()
-        stage.deck.action_edit_last()
-        stage.deck.action_rename()
-        stage.deck.action_delete()
+        stage.deck.action_run("chat.regenerate")
+        stage.deck.action_run("chat.edit")
+        stage.deck.action_run("chat.rename")
+        stage.deck.action_run("chat.delete")
         await stage.settle()
         assert stage.toasts == [refusal] * 5
         await stage.send("/rename ours")
@@ -267,7 +267,7 @@ async def test_a_kept_chat_that_nobody_holds_can_be_deleted(tmp_path: Path) -> N
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press("f3", "enter")
         await stage.turn()
-        stage.deck.action_delete()
+        stage.deck.action_run("chat.delete")
         assert stage.store.conversations() == []
 
 
@@ -333,7 +333,7 @@ async def test_what_others_say_cannot_steer_the_terminal(tmp_path: Path) -> None
         screen = await stage.screen()
         assert "red[31m" in stage.transcript
         assert "reply ]52;c;aGk=end" in stage.transcript
-        stage.deck.action_close()
+        stage.deck.action_run("chat.close")
         await stage.turn()
         assert stage.toasts
         for shown in (screen, await stage.screen(), stage.transcript, *stage.toasts):

@@ -20,7 +20,7 @@ async def _say(stage: Stage, *texts: str) -> None:
 
 
 async def _edit(stage: Stage, text: str) -> None:
-    stage.deck.action_edit_last()
+    stage.deck.action_run("chat.edit")
     await stage.send(text)
     await stage.finish()
 
@@ -97,7 +97,7 @@ async def test_a_chat_of_one_branch_says_so(tmp_path: Path) -> None:
 async def test_no_branch_is_left_while_its_reply_is_made(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _say(stage, "one")
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         await stage.send("long")
         await stage.turn(2)
         await stage.press("alt+left")
@@ -143,15 +143,15 @@ async def test_a_name_that_the_user_gave_stays(tmp_path: Path) -> None:
 async def test_a_fork_with_a_title_of_its_own_says_of_which_chat_it_is_one(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _say(stage, "one")
-        stage.deck.action_fork()
+        stage.deck.action_run("chat.fork")
         await stage.turn()
         pane = stage.deck.chat
         assert str(pane.border_title) == "Fork of one"
-        stage.deck.rename(stage.sessions.current.key, "Mine")
+        stage.deck.chats.rename(stage.sessions.current.key, "Mine")
         assert str(pane.border_title) == "Mine · fork of “one”"
         key = stage.sessions.current.key
-        stage.deck.action_close()
-        stage.deck.open(key)
+        stage.deck.action_run("chat.close")
+        stage.deck.chats.open(key)
         assert str(pane.border_title) == "Mine · fork of “one”"
 
 
@@ -162,10 +162,10 @@ async def test_a_watched_chat_has_no_branches_here(tmp_path: Path) -> None:
         assert stage.sessions.watch(request_id)
         stage.deck.switched()
         await stage.press("alt+left")
-        stage.deck.action_regenerate()
-        stage.deck.action_fork()
-        stage.deck.action_resume()
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.regenerate")
+        stage.deck.action_run("chat.fork")
+        stage.deck.action_run("chat.resume")
+        stage.deck.action_run("chat.edit")
         await stage.turn()
         refusal = "alice holds this chat elsewhere; here it can be watched and stopped"
         assert stage.toasts == [refusal] * 5
@@ -189,7 +189,7 @@ async def test_a_stopped_reply_is_gone_on_with(tmp_path: Path) -> None:
         await stage.finish()
         assert stage.sessions.current.chat.messages[1].content == REPLIES["long"]
         assert "· 400 tok · ttft" in stage.transcript
-        stage.deck.action_resume()
+        stage.deck.action_run("chat.resume")
         await stage.turn()
         assert stage.toasts == ["this reply is complete; say what more it is to tell"]
 
@@ -198,7 +198,7 @@ async def test_after_a_restart_a_reply_is_gone_on_with(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("long")
         await stage.turn(5)
-        stage.deck.action_stop()
+        stage.deck.action_run("chat.stop")
         await stage.turn()
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press("alt+c")
@@ -234,12 +234,12 @@ async def test_a_fork_at_ones_own_message_has_it_in_the_prompt(tmp_path: Path) -
 
 async def test_no_chat_is_forked_where_nothing_stands_or_more_comes(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        stage.deck.action_fork()
+        stage.deck.action_run("chat.fork")
         await stage.turn()
         assert stage.toasts == ["There is no message yet to fork at."]
         await stage.send("long")
         await stage.turn(2)
-        stage.deck.action_fork()
+        stage.deck.action_run("chat.fork")
         await stage.turn()
         assert len(stage.sessions.sessions) == 1
         assert stage.toasts == [

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.dialog import AskText
 from app.store.attachment import MAX_BYTES, Attachment
 from app.store.database import StoreError
 from app.store.drafts import Draft
@@ -61,7 +61,7 @@ async def test_an_edit_takes_the_room_of_the_message_that_it_replaces(tmp_path: 
         await stage.send("word " * 900)
         assert "900 tokens" in stage.toasts[-1]
         stage.deck.chat.prompt.area.load_text("")
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         await stage.send("word " * 901)
         assert len(stage.engine.submissions) == 2
 
@@ -94,7 +94,7 @@ async def test_a_count_that_is_soon_there_sends_it_all_the_same(tmp_path: Path) 
         # next brought up to date.
         stage.deck.chat.prompt.area.load_text("€" * 100)
         await stage.turn()
-        stage.deck.action_send()
+        stage.deck.action_run("prompt.send")
         counts[-1].set_result([0] * 100)
         await stage.turn()
         assert len(counts) == 2
@@ -156,8 +156,8 @@ async def test_attachments_are_taken_away_by_backspace_and_by_a_click(tmp_path: 
         await stage.screen()
         await stage.pilot.click(stage.deck.chat.prompt.chips, offset=(4, 0))
         assert [one.name for one in stage.deck.chat.composer.attachments] == ["b"]
-        stage.deck.action_drop_attachment()
-        stage.deck.action_drop_attachment()
+        stage.deck.action_run("take-attachment-away")
+        stage.deck.action_run("take-attachment-away")
         await stage.turn()
         assert stage.toasts == ["Nothing is attached to this message."]
 
@@ -165,7 +165,7 @@ async def test_attachments_are_taken_away_by_backspace_and_by_a_click(tmp_path: 
 async def test_a_file_is_attached_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("\ufeffone\ntwo\n", encoding="utf-8")
     async with staged(tmp_path) as stage:
-        stage.deck.action_attach()
+        stage.deck.action_run("attach-file")
         await stage.settle()
         assert isinstance(stage.app.screen, AskText)
         await stage.press(*str(tmp_path / "notes.txt"), "enter")
@@ -193,11 +193,11 @@ async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(
         path.write_bytes(content)
     async with staged(tmp_path) as stage:
         stage.deck.chat.prompt.area.load_text("Sum it up.")
-        assert not stage.deck.attach(str(path))
+        assert not stage.deck.drafts.attach(str(path))
         await stage.turn()
         assert stage.toasts[0].startswith(sentence.format(path=path))
         assert (stage.prompt, stage.deck.chat.composer.attachments) == ("Sum it up.", ())
-        assert not stage.deck.attach("~nobody-of-that-name/file")
+        assert not stage.deck.drafts.attach("~nobody-of-that-name/file")
         await stage.turn()
         assert stage.toasts[-1].startswith("~nobody-of-that-name/file is no file")
 
@@ -206,7 +206,7 @@ async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> No
     async with staged(tmp_path) as stage:
         await stage.press(*"half a th")
         stage.deck.chat.composer.attach(Attachment("notes.txt", "one"))
-        stage.deck.keep_draft()
+        stage.deck.drafts.keep()
         key = stage.sessions.current.key
         assert stage.store.drafts.of(key).text == "half a th"  # so a kill -9 does not lose it
         await stage.press(*"ought")
@@ -222,10 +222,10 @@ async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> No
 async def test_a_draft_that_was_emptied_leaves_nothing_behind(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.press(*"hi")
-        stage.deck.keep_draft()
+        stage.deck.drafts.keep()
         assert len(stage.store.conversations()) == 1
         await stage.press("backspace", "backspace")
-        stage.deck.keep_draft()
+        stage.deck.drafts.keep()
         assert stage.store.conversations() == []
 
 
@@ -236,7 +236,7 @@ async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
 
         async def write(text: str) -> None:
             await stage.press(*text)
-            stage.deck.keep_draft()
+            stage.deck.drafts.keep()
             await stage.turn()
 
         fails = Mock(side_effect=StoreError("locked"))
@@ -245,7 +245,7 @@ async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
                 broken.setattr(stage.store.drafts, "save", fails)
                 await write("a")
                 await write("b")
-            stage.deck.keep_draft()
+            stage.deck.drafts.keep()
             assert stage.toasts == ["What is written here is not saved: locked"] * told
             assert stage.store.drafts.of(stage.sessions.current.key).text == "ab" * told
 
@@ -268,14 +268,14 @@ async def test_an_edit_goes_on_where_it_was_left(tmp_path: Path) -> None:
         await stage.send("one")
         await stage.finish()
         await stage.press(*"draft")
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         await stage.press(*" more", "ctrl+n")
         assert stage.prompt == ""
         await stage.press("alt+1")
         assert stage.prompt == "one more"
         await stage.press("escape")
         assert stage.prompt == "draft"
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         await stage.press(*" two")
     async with staged(tmp_path) as stage:
         await stage.press("alt+1")
@@ -293,10 +293,10 @@ async def test_a_chat_that_is_closed_keeps_its_draft_and_is_not_opened_again(
     async with staged(tmp_path) as stage:
         await stage.press(*"half a thought")
         key = stage.sessions.current.key
-        stage.deck.action_close()
+        stage.deck.action_run("chat.close")
         assert stage.prompt == ""
         assert stage.store.drafts.of(key).text == "half a thought"
     async with staged(tmp_path) as stage:
         assert stage.prompt == ""
-        stage.deck.open(key)
+        stage.deck.chats.open(key)
         assert stage.prompt == "half a thought"

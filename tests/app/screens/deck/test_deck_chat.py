@@ -65,7 +65,7 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         assert "ctx 1,024/1,024 · full ─" in screen
         assert f"The context is full: {advice}." in screen
         assert "alt+c" not in screen
-        stage.deck.action_resume()
+        stage.deck.action_run("chat.resume")
         await stage.turn()
         assert stage.toasts == ["The context is full: ^n opens a new chat."]
         stage.app.clear_notifications()
@@ -119,7 +119,7 @@ async def test_escape_stops_the_reply_and_keeps_what_came(tmp_path: Path) -> Non
 
 async def test_regenerate_asks_again_and_shows_the_new_reply_only(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        stage.deck.action_regenerate()
+        stage.deck.action_run("chat.regenerate")
         await stage.settle()
         assert stage.toasts == ["there is no reply yet to make anew"]
         await stage.send("one")
@@ -153,7 +153,7 @@ async def test_the_last_message_is_edited_or_left_as_it_was(tmp_path: Path) -> N
         assert stage.prompt == "one"
         await stage.press("escape")
         assert stage.prompt == "a draft"
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         await stage.send("two")
         await stage.finish()
         assert [m.content for m in stage.sessions.current.chat.messages] == [
@@ -168,7 +168,7 @@ async def test_the_prompt_comes_on_view_for_an_edit(tmp_path: Path) -> None:
         await stage.finish()
         await stage.press("f2")
         assert "❯" not in await stage.screen()
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         assert "❯ one" in await stage.screen()
         assert stage.deck.chat.prompt.area.has_focus
 

@@ -110,7 +110,7 @@ async def test_rename_and_delete(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("one")
         await stage.finish()
-        stage.deck.action_rename()
+        stage.deck.action_run("chat.rename")
         await stage.settle()
         assert stage.app.screen.query_one(Input).value == "one"
         await stage.press(*"name", "enter")
@@ -130,7 +130,7 @@ async def test_export_writes_markdown(tmp_path: Path, monkeypatch: pytest.Monkey
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("one")
         await stage.finish()
-        stage.deck.action_export()
+        stage.deck.action_run("export-chat-as-markdown")
         await stage.turn()
         (written,) = tmp_path.glob("one-*.md")
         text = written.read_text(encoding="utf-8")

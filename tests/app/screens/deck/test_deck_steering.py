@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from textual.widgets import OptionList
 
-from app.screens.dialogs.pick_policy import PickPolicy
-from app.screens.policies import policy_meanings
+from app.screens.deck.control import policy_meanings
+from app.screens.dialogs.dialog import PickPolicy
+from engine.scheduling.policies import policy_names
 from tests.app.screens.stage import REPLIES, Stage, staged
 from tests.support.scripted_engine import POLICIES
 
@@ -82,17 +83,17 @@ async def test_without_a_model_there_is_no_policy_to_choose(tmp_path: Path) -> N
 async def test_the_system_prompt_is_pinned_and_let_go(tmp_path: Path) -> None:
     system = "Answer in one sentence. " * 10
     async with staged(tmp_path, REPLIES, size=(160, 48), system=system) as stage:
-        stage.deck.action_pin()
+        stage.deck.action_run("pin-system-prompt")
         await stage.turn()
         assert "pin system 0/2 blk in the pool" in await stage.screen()
-        stage.deck.action_unpin()
+        stage.deck.action_run("unpin-system-prompt")
         await stage.turn()
         assert "pin system" not in await stage.screen()
 
 
 async def test_without_a_system_prompt_nothing_is_pinned(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        stage.deck.action_pin()
+        stage.deck.action_run("pin-system-prompt")
         await stage.turn()
         assert stage.toasts == ["This chat has no system prompt."]
         snapshot = stage.engine.snapshot()
@@ -202,3 +203,11 @@ async def test_a_policy_that_failed_is_told(tmp_path: Path) -> None:
         assert stage.toasts == ["policy static→stall_free, for it failed: static: ValueError: no"]
         await stage.turn()
         assert len(stage.toasts) == 1
+
+
+def test_each_policy_is_described_in_one_sentence() -> None:
+    meanings = policy_meanings()
+    assert tuple(meanings) == policy_names()
+    for meaning in meanings.values():
+        assert meaning.endswith(".")
+        assert 20 < len(meaning) < 90

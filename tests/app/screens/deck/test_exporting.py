@@ -15,7 +15,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _import(stage: Stage, name: str) -> None:
-    stage.deck.action_import()
+    stage.deck.action_run("import-chats")
     await stage.settle()
     await stage.press(*name, "enter")
     await stage.turn()
@@ -27,7 +27,7 @@ async def test_a_chat_is_exported_with_its_branches_and_imported(tmp_path: Path)
         await stage.finish()
         await stage.press("ctrl+r")
         await stage.finish()
-        stage.deck.action_export_json()
+        stage.deck.action_run("export-chat-as-json")
         await stage.turn()
         (path,) = tmp_path.glob("one-*.json")
         assert stage.toasts == [f"Written to {path}"]
@@ -41,14 +41,14 @@ async def test_a_chat_is_exported_with_its_branches_and_imported(tmp_path: Path)
 
 async def test_all_chats_go_into_one_file(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        stage.deck.action_export_all()
+        stage.deck.action_run("export-all-chats")
         await stage.turn()
         assert stage.toasts == ["Nothing was said yet that could be copied."]
         for text in ("one", "two"):
             await stage.press("ctrl+n")
             await stage.send(text)
             await stage.finish()
-        stage.deck.action_export_all()
+        stage.deck.action_run("export-all-chats")
         await stage.turn()
         (path,) = tmp_path.glob("chats-*.json")
         path.rename("a.json")
@@ -81,7 +81,7 @@ async def test_a_copy_has_all_that_was_said_and_goes_its_own_way(tmp_path: Path)
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("one")
         await stage.finish()
-        stage.deck.action_duplicate()
+        stage.deck.action_run("duplicate-chat")
         await stage.turn()
         assert stage.sessions.current.title == "one (copy)"
         assert "The first reply." in stage.transcript
@@ -96,12 +96,12 @@ async def test_a_chat_is_copied_and_a_large_one_with_a_warning(
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("one")
         await stage.finish()
-        stage.deck.action_copy_chat()
+        stage.deck.action_run("copy-chat")
         await stage.turn()
         assert stage.app.clipboard.startswith("# one\n")
         assert "The first reply." in stage.app.clipboard
         assert stage.toasts[-1].startswith("Copied the chat, ")
-        monkeypatch.setattr("app.screens.deck.exporting.MAX_CLIPBOARD", 10)
-        stage.deck.action_copy_chat()
+        monkeypatch.setattr("app.screens.deck.files.MAX_CLIPBOARD", 10)
+        stage.deck.action_run("copy-chat")
         await stage.turn()
         assert "bytes; many terminals take 10. Export writes a file." in stage.toasts[-1]

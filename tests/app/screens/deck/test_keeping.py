@@ -44,10 +44,10 @@ async def test_a_chat_in_which_something_is_written_is_kept_as_others_are(tmp_pa
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press(*"Dear", "f6")
         await stage.settle()
-        stage.deck.keep_draft()
+        stage.deck.drafts.keep()
         await stage.press(*"Letter", "enter")
         assert [chat.title for chat in stage.store.conversations()] == ["Letter"]
-        stage.deck.action_close()
+        stage.deck.action_run("chat.close")
         await stage.turn()
         assert "Closed “Letter”" in stage.toasts[-1]
         await stage.press("f12")
@@ -95,7 +95,7 @@ async def test_an_archived_chat_is_out_of_the_way_until_it_is_taken_back(tmp_pat
         assert stage.toasts == ["“two” is archived. f12 undoes."]
     async with staged(tmp_path, REPLIES) as stage:
         assert titles(stage) == ["one"]
-        stage.deck.open(key)
+        stage.deck.chats.open(key)
         await stage.press("f7")
         assert stage.toasts == ["“two” is back from the archive. f12 undoes."]
         assert titles(stage) == ["one", "two"]

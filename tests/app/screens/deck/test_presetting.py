@@ -8,8 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from app.screens.chats.chat_settings import ChatSettings
-from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_preset import PickPreset
+from app.screens.dialogs.dialog import Confirm, PickPreset
 from app.store.database import StoreError
 from engine.api.preset import Preset
 from tests.app.screens.stage import Stage, staged
@@ -22,7 +21,7 @@ def settings(stage: Stage) -> ChatSettings:
 
 
 async def save(stage: Stage, name: str) -> None:
-    stage.deck.action_save_preset()
+    stage.deck.action_run("save-settings-as-preset")
     await stage.settle()
     await stage.press(*name, "enter")
 
@@ -31,7 +30,7 @@ async def test_settings_are_saved_and_applied_to_another_chat(tmp_path: Path) ->
     async with staged(tmp_path) as stage:
         await stage.send("one")
         await stage.finish()
-        stage.deck.configure(PIRATE)
+        stage.deck.settings.configure(PIRATE)
         await save(stage, "pirate")
         await stage.press("ctrl+n", "alt+s")
         assert isinstance(stage.app.screen, PickPreset)
@@ -41,7 +40,7 @@ async def test_settings_are_saved_and_applied_to_another_chat(tmp_path: Path) ->
         await stage.press("enter")
         assert settings(stage) == PIRATE
         assert stage.toasts[-1] == "The preset pirate holds from the next turn."
-        stage.deck.configure(ChatSettings())
+        stage.deck.settings.configure(ChatSettings())
         assert stage.store.presets.all() == [Preset("pirate", PIRATE.system, PIRATE.sampling)]
 
 
@@ -57,7 +56,7 @@ async def test_one_of_the_model_is_applied_and_not_changed(tmp_path: Path) -> No
 async def test_another_under_the_same_name_is_asked_for(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await save(stage, "mine")
-        stage.deck.configure(PIRATE)
+        stage.deck.settings.configure(PIRATE)
         await save(stage, "mine")
         assert isinstance(stage.app.screen, Confirm)
         await stage.press("escape")
@@ -110,13 +109,13 @@ async def test_new_chats_begin_with_the_one_that_was_chosen(tmp_path: Path) -> N
 
 async def test_a_preset_is_applied_by_a_line(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        stage.deck.speak("/preset nope")
+        stage.deck.slash.run("/preset nope")
         await stage.turn()
         assert stage.toasts == ["There is no preset 'nope'; there are terse."]
         assert stage.prompt == "/preset nope"
-        stage.deck.speak("/preset terse")
+        stage.deck.slash.run("/preset terse")
         assert settings(stage).system == "Be brief."
-        stage.deck.speak("/preset")
+        stage.deck.slash.run("/preset")
         await stage.settle()
         assert isinstance(stage.app.screen, PickPreset)
 
@@ -126,7 +125,7 @@ async def test_one_that_is_not_kept_is_not_told_to_hold(
 ) -> None:
     async with staged(tmp_path) as stage:
         monkeypatch.setattr(stage.store, "save_settings", Mock(side_effect=StoreError("full")))
-        assert stage.deck.apply_preset("terse")
+        assert stage.deck.settings.apply_preset("terse")
         await stage.turn()
         assert stage.toasts == ["full"]
 

@@ -78,7 +78,7 @@ async def test_the_palette_leads_to_the_messages(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await talk(stage, "one")
         await stage.press("f2")
-        stage.deck.action_read()
+        stage.deck.action_run("chat.read")
         assert "The first reply." in await stage.screen()
         assert stage.deck.chat.transcript.has_focus
 
@@ -106,7 +106,9 @@ async def test_the_key_that_copies_a_selection_is_told_while_there_is_one(tmp_pa
     async with staged(tmp_path, REPLIES) as stage:
         await talk(stage, "one")
         assert "ctrl+c" not in stage.deck.active_bindings or not any(
-            active.enabled and active.binding.action == "copy_text" and active.node is stage.deck
+            active.enabled
+            and active.binding.id == "chat.copy_selection"
+            and active.node is stage.deck
             for active in stage.deck.active_bindings.values()
         )
         transcript = stage.deck.chat.transcript
@@ -121,7 +123,7 @@ async def test_a_reply_that_was_stopped_says_how_to_go_on_with_it(tmp_path: Path
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("long")
         await stage.turn(5)
-        stage.deck.action_stop()
+        stage.deck.action_run("chat.stop")
         await stage.turn()
         # The key stands before the figures, which a narrow screen cuts.
         assert "stopped · alt+c continues it · 5 tok" in stage.transcript

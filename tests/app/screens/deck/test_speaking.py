@@ -8,10 +8,7 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
-from app.screens.dialogs.ask_text import AskText
-from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_named import PickNamed
-from app.screens.dialogs.pick_prompt import PickPrompt
+from app.screens.dialogs.dialog import AskText, Confirm, PickNamed, PickPrompt
 from app.screens.keys.help import HelpScreen
 from engine.api.client import LoadRequest
 from tests.app.screens.stage import Stage, staged
@@ -35,7 +32,7 @@ async def say(stage: Stage, text: str) -> None:
 
 async def test_each_command_of_the_palette_is_one_with_a_slash(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        names = {slash.name for slash in stage.deck.slashes()}
+        names = {slash.name for slash in stage.deck.slash.all()}
         assert {
             "new-chat",
             "export-chat-as-markdown",
@@ -159,7 +156,7 @@ async def test_two_slashes_write_one(tmp_path: Path) -> None:
         await stage.press("up")
         assert stage.prompt == "//etc/hosts is what?"
         stage.deck.chat.prompt.area.load_text("")
-        stage.deck.action_edit_last()
+        stage.deck.action_run("chat.edit")
         assert stage.prompt == "//etc/hosts is what?"
 
 
@@ -204,7 +201,7 @@ async def test_without_a_text_the_last_message_is_saved(tmp_path: Path) -> None:
 async def test_what_is_written_is_saved_from_the_palette(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.deck.chat.prompt.area.load_text("Sum it up.")
-        stage.deck.action_save_prompt()
+        stage.deck.action_run("save-prompt-as")
         await stage.settle()
         await stage.press(*"sum", "enter")
         assert stage.store.prompts.all() == {"sum": "Sum it up."}
@@ -215,7 +212,7 @@ async def test_what_slashes_do_is_read_to_its_end_beside_the_engine(tmp_path: Pa
     async with staged(tmp_path, size=(160, 48)) as stage:
         await stage.press("slash")
         screen = await stage.screen()
-        first = stage.deck.slashes()[:6]
+        first = stage.deck.slash.all()[:6]
         assert [slash.does for slash in first if f" {slash.does} " not in screen] == []
 
 

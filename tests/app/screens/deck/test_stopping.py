@@ -82,10 +82,10 @@ async def test_the_key_bar_names_escape_where_it_does_something(tmp_path: Path) 
 async def test_the_palette_stops_a_reply_and_says_where_there_is_none(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _streaming(stage)
-        stage.deck.action_stop()
+        stage.deck.action_run("chat.stop")
         await stage.turn(1)
         assert not _goes_on(stage)
-        stage.deck.action_stop()
+        stage.deck.action_run("chat.stop")
         await stage.turn()
         assert stage.toasts == ["There is no reply to stop."]
 
@@ -118,7 +118,7 @@ async def test_a_closed_chat_is_opened_in_the_midst_of_its_reply(tmp_path: Path)
         key = stage.sessions.current.key
         await stage.press("ctrl+w")
         await stage.turn(2)
-        stage.deck.open(key)
+        stage.deck.chats.open(key)
         await stage.turn(1)
         assert _goes_on(stage)
         assert "streaming · 6 tok" in stage.transcript

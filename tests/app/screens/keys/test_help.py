@@ -8,7 +8,7 @@ import pytest
 from textual.command import CommandPalette
 from textual.widgets import Static
 
-from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.dialog import AskText
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.keys.help import HelpScreen
 from engine.api.preset import Preset

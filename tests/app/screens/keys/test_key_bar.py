@@ -70,7 +70,7 @@ async def test_help_comes_first_and_the_palette_stands_at_the_right(tmp_path: Pa
         bar = stage.deck.key_bar
         assert words(bar)[0] == "Help"
         assert screen(stage.app)[-1].rstrip().endswith(words(bar)[-1])
-        assert bar.shown()[-1].action == "command_palette"
+        assert bar.shown()[-1].id == "app.palette"
 
 
 async def test_the_map_of_the_cache_says_how_a_block_is_picked(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""EngineControl: acts on engine and gateway for the user: knobs, policy, pins, requests, broker."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+
+from app.gateway.sources import THEIRS
+from app.screens.chats.sessions import SessionList
+from app.screens.deck.dialogue import Dialogue
+from app.screens.dialogs.dialog import Named, PickPolicy
+from app.screens.feeds.comparison import TURN_SECONDS
+from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.panels import Panels
+from engine.api.client import ChatMessage
+from engine.api.errors import EngineError
+from engine.api.knob_spec import KnobValue
+from widgets.figures import change_text
+from widgets.glyphs import UNICODE
+from widgets.panels.broker_state import BrokerState
+from widgets.panels.chat_row import YOU
+from widgets.panels.knob_panel import KnobPanel
+
+PIN = "system"
+
+
+class EngineControl:
+    """Changes what the engine does, and has the broker connected again."""
+
+    def __init__(
+        self,
+        user: Dialogue,
+        sessions: SessionList,
+        engine: EngineWatch,
+        mqtt: MqttWatch,
+        panels: Panels,
+    ) -> None:
+        self._user = user
+        self._client = sessions.client
+        self._sessions = sessions
+        self._engine = engine
+        self._mqtt = mqtt
+        self._panels = panels
+        self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
+
+    # Requests.
+
+    def stop_request(self) -> None:
+        """Stop the request under the cursor, as Esc stops the reply of the chat on view."""
+        row = self._panels.table.current
+        view = row.view if row else None
+        if row is None or view is None or view.finish_reason is not None:
+            return
+        if view.origin.source in THEIRS:
+            self.stop_theirs(view.request_id, row.name.title, view.origin.user)
+        else:
+            self._client.abort(view.request_id)
+
+    def stop_theirs(self, request_id: str, title: str, user: str) -> None:
+        """Ask, then stop somebody else's reply: the key is the one that stops one's own."""
+
+        question = UNICODE.fit(f"Stop the reply in “{title}”? {user} is told.")
+        # By its id: the user may have asked again meanwhile.
+        self._user.confirm(question, "stop it", partial(self._client.abort, request_id))
+
+    def prioritize(self, levels: int) -> None:
+        """Raise the priority of the request under the cursor by so many levels."""
+        row = self._panels.table.current
+        if row is None:
+            return
+        view = row.view
+        if view is None:
+            self._user.notify("This chat has no request; only what runs or waits has a priority.")
+            return
+        if view.finish_reason is not None:
+            self._user.notify("This request has ended; only what runs or waits has a priority.")
+            return
+        views = self._engine.views
+        self._priorities = {
+            request_id: priority
+            for request_id, priority in self._priorities.items()
+            if request_id in views and views[request_id].priority != priority
+        }
+        # Keys come faster than snapshots.
+        priority = self._priorities.get(view.request_id, view.priority) + levels
+        try:
+            self._client.set_priority(view.request_id, priority)
+        except EngineError as error:
+            self._user.refuse(error.message)
+        else:
+            self._priorities[view.request_id] = priority
+
+    # Knobs.
+
+    def turn_knob(self, event: KnobPanel.Turned) -> None:
+        """Set a knob from its panel, which shows a refusal itself."""
+        try:
+            self._client.set_knobs({event.name: event.value}, who=YOU)
+        except EngineError as error:
+            self._panels.knobs.refuse(error.message)
+
+    def set_knob(self, name: str, value: KnobValue) -> None:
+        try:
+            self._client.set_knobs({name: value}, who=YOU)
+        except EngineError as error:
+            self._user.fail(error.message)
+
+    def switch_knob(self, name: str) -> None:
+        """Turn a switch the other way."""
+        if knob := self._engine.knob(name):
+            self.set_knob(name, not knob.requested)
+
+    def pick_policy(self) -> None:
+        """Choose the policy among those that the engine knows."""
+        knob = self._engine.knob("policy")
+        if knob is None:
+            self._user.refuse("There is no model yet to schedule for.")
+            return
+        meanings, now = policy_meanings(), str(knob.requested)
+        items = [
+            Named(name, f"{name} · now" if name == now else name, meanings.get(name, ""))
+            for name in map(str, knob.allowed.choices)
+        ]
+        self._user.ask(PickPolicy(items, now), lambda chosen: self.set_knob("policy", chosen[1]))
+
+    def undo_knob(self) -> None:
+        """Undo the last change of knobs, whichever panel is on view. Several presses of a key are
+        one change, as they are where its effect is shown."""
+        self._panels.knobs.forget()
+        try:
+            change = self._client.undo_knobs(who=YOU, within=TURN_SECONDS)
+        except EngineError as error:
+            self._user.fail(error.message)
+            return
+        if change is None:
+            self._user.notify("No change of knobs is left to undo.")
+        else:
+            self._user.notify(f"Undone: {change_text(change)}.")
+
+    # The system prompt in the cache, and the broker.
+
+    def pin(self) -> None:
+        """Keep the system prompt of the conversation on view in the KV cache."""
+        system = self._sessions.current.chat.conversation.system
+        if not system:
+            self._user.refuse("This chat has no system prompt.")
+            return
+        self._client.pin(PIN, (ChatMessage("system", system),))
+        self._user.notify("Pinned the system prompt; the KV panel says how much of it is computed.")
+
+    def unpin(self) -> None:
+        self._client.unpin(PIN)
+        self._user.notify("The system prompt may be evicted again.")
+
+    def reconnect(self) -> None:
+        """Connect to the broker now, if there is no connection."""
+        gateway, readings = self._mqtt.gateway, self._mqtt.readings
+        if gateway is None or readings is None:
+            return
+        if readings.state is BrokerState.ONLINE:
+            self._user.notify(f"{readings.address} is connected.")
+        elif readings.state is BrokerState.STOPPED:
+            self._user.fail(
+                "The gateway has stopped; it comes back with a new start of the program."
+            )
+        else:
+            gateway.reconnect()
+            self._user.notify(f"Connecting to {readings.address}…")
+
+
+def policy_meanings() -> dict[str, str]:
+    """The first line of each policy's description, by its name."""
+    from engine.scheduling.policies import POLICIES
+
+    described = {name: inspect.getdoc(policy) or "" for name, policy in POLICIES.items()}
+    return {name: text.partition("\n")[0] for name, text in described.items()}

@@ -1,0 +1,131 @@
+"""Drafts: sends the message that is being written, attaches files to it, and has it kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from textual.timer import Timer
+
+from app.screens.chats.chat import ChatPane
+from app.screens.chats.kept_drafts import keep_draft
+from app.screens.chats.sessions import SessionList
+from app.screens.deck.dialogue import Dialogue
+from app.store.attachment import read_attachment
+from app.store.database import StoreError
+from app.store.drafts import Draft
+from engine.api.errors import InvalidRequestError
+
+# What a crash may cost of what was typed. A draft of 2,000 characters is written in a millisecond.
+KEEP_SECONDS = 0.7
+
+
+class Drafts:
+    """Acts on the draft of the chat on view."""
+
+    def __init__(self, user: Dialogue, sessions: SessionList, pane: ChatPane) -> None:
+        self._user = user
+        self._sessions = sessions
+        self._pane = pane
+        self._held: Draft | None = None  # it is sent once its tokens are counted
+        self._keeping: Timer | None = None
+        self._is_unkept = False  # since the message that a draft could not be kept, none was
+
+    def send(self) -> None:
+        """Send the message, if it fits into the context."""
+        composer, chat = self._pane.composer, self._sessions.current.chat
+        self._held, draft = None, composer.draft
+        if not (draft.text.strip() or draft.attachments):
+            return
+        fit = composer.fit()
+        if fit.refusal:
+            self._user.refuse(fit.refusal, timeout=15)
+            return
+        if not fit.is_known:
+            self._held = draft
+            self._pane.await_count()
+            return
+        text = draft.text.strip("\n")
+        if text.startswith("//"):
+            text = text[1:]  # as a message is written that begins with a slash
+        with self._user.errors_shown():
+            if draft.edited is not None:
+                chat.edit(draft.edited, text, attachments=draft.attachments)
+            else:
+                chat.send(text, attachments=draft.attachments)
+            self._pane.sent()
+            self.keep()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the message waits for its tokens to be counted, as it was sent."""
+        return self._held is not None and self._held == self._pane.composer.draft
+
+    # Attachments.
+
+    def ask_attachment(self) -> None:
+        """Ask for a text file to attach."""
+        self._user.ask_text("Path of a text file to attach", "", self.attach)
+
+    def attach(self, path: str) -> bool:
+        """Attach a text file; False if that was refused, with a message to the user."""
+        if refusal := self._sessions.current.refusal:
+            self._user.refuse(refusal)
+            return False
+        try:
+            attachment = read_attachment(Path(os.path.expanduser(path)))
+        except InvalidRequestError as error:
+            self._user.refuse(error.message, timeout=10)
+            return False
+        self._pane.composer.attach(attachment)
+        self._show_attachments()
+        return True
+
+    def attach_paste(self, text: str) -> None:
+        """Attach a text that is too long to stand in the prompt."""
+        self._pane.composer.attach_paste(text)
+        self._show_attachments()
+
+    def detach(self, place: int) -> None:
+        """Remove an attachment; -1 is the last one."""
+        self._pane.composer.drop(place)
+        self._show_attachments()
+
+    def detach_last(self) -> None:
+        if self._pane.composer.attachments:
+            self.detach(-1)
+        else:
+            self._user.notify("Nothing is attached to this message.")
+
+    def _show_attachments(self) -> None:
+        self._pane.composer.note()
+        self._pane.update()
+        self._keep_soon()
+
+    # Keeping.
+
+    def keep(self) -> None:
+        """Have the store keep the draft of the chat on view."""
+        if self._keeping is not None:
+            self._keeping.stop()
+            self._keeping = None
+        composer = self._pane.composer
+        if composer.session is None or composer.session not in self._sessions.sessions:
+            return
+        try:
+            composer.update()
+            if keep_draft(composer.session, composer.draft, self._sessions.store):
+                self._is_unkept = False
+        except StoreError as error:
+            if not self._is_unkept:
+                self._is_unkept = True
+                self._user.fail(f"What is written here is not saved: {error}")
+
+    def changed(self) -> None:
+        """Note that the text of the draft is another one, which is kept in a moment."""
+        self._pane.composer.note()
+        self._keep_soon()
+
+    def _keep_soon(self) -> None:
+        if self._keeping is None:
+            self._keeping = self._user.screen.set_timer(KEEP_SECONDS, self.keep)

@@ -1,0 +1,152 @@
+"""MessageActions: stops, remakes and goes on with replies, edits messages, forks and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.screens.chats.chat import ChatPane
+from app.screens.chats.open_session import as_written
+from app.screens.chats.sessions import SessionList
+from app.screens.chats.watched import WatchedChat
+from app.screens.deck.chats import ChatActions
+from app.screens.deck.control import EngineControl
+from app.screens.deck.dialogue import Dialogue
+from app.store.conversation import Message
+from app.store.drafts import Draft
+from app.store.fork import fork
+
+
+class MessageActions:
+    """Acts on the message that the transcript marks, and else on the last one that it can act on.
+
+    Args:
+        to_prompt: has the user write in the prompt.
+    """
+
+    def __init__(
+        self,
+        user: Dialogue,
+        sessions: SessionList,
+        pane: ChatPane,
+        chats: ChatActions,
+        control: EngineControl,
+        to_prompt: Callable[[], None],
+    ) -> None:
+        self._user = user
+        self._sessions = sessions
+        self._pane = pane
+        self._chats = chats
+        self._control = control
+        self._to_prompt = to_prompt
+
+    def stop(self) -> None:
+        """Stop the reply on view; what has come of it stays."""
+        if self._sessions.current.chat.is_busy:
+            self._sessions.current.chat.stop()
+        else:
+            self._user.notify("There is no reply to stop.")
+
+    def stop_theirs(self) -> None:
+        """Ask, then stop the reply that is being made in a watched chat."""
+        session = self._sessions.current
+        chat = session.chat
+        if isinstance(chat, WatchedChat) and chat.request_id is not None:
+            self._control.stop_theirs(chat.request_id, session.title, chat.conversation.user)
+
+    def branch(self, steps: int) -> None:
+        """Go to another version of a message, and what came of that."""
+        session = self._sessions.current
+        if session.refusal:
+            self._user.refuse(session.refusal)
+            return
+        chat, branched = session.chat, self._branched
+        if not branched:
+            text = "There is one branch only; editing and asking again make others."
+            self._user.notify(text)
+            return
+        place, is_marked = chat.messages.index(branched[-1]), bool(self._pane.transcript.current)
+        with self._user.errors_shown():
+            chat.turn(branched[-1].id, steps)
+            self._pane.update()
+            if is_marked:
+                self._pane.transcript.go_to(chat.messages[place].id)
+
+    def regenerate(self) -> None:
+        """Ask for another reply to the marked message, or beside the marked reply; where none is
+        marked, to the last one."""
+        chat = self._sessions.current.chat
+        behind = chat.messages[max(0, len(self._up_to_mark) - 1) :]
+        replies = [message.id for message in behind if message.role == "assistant"]
+        with self._user.errors_shown():
+            chat.regenerate(replies[0] if replies else None)
+            self._pane.follow()
+
+    def resume(self) -> None:
+        """Go on with the last reply, which ended before it was complete."""
+        if self._pane.composer.is_full(self._sessions.current):
+            new = self._pane.composer.new_key
+            self._user.notify(f"The context is full: {new} opens a new chat.")
+            return
+        with self._user.errors_shown():
+            self._sessions.current.chat.resume()
+            self._pane.follow()
+
+    def fork(self) -> None:
+        """Open a chat of its own with the messages up to the marked one, or to the last one. One's
+        own message stands in its prompt, to be sent otherwise."""
+        session = self._sessions.current
+        if session.refusal:
+            self._user.refuse(session.refusal)
+            return
+        messages = self._up_to_mark
+        if not messages:
+            self._user.refuse("There is no message yet to fork at.")
+            return
+        last = messages[-1]
+        if session.chat.is_busy and last.id == session.chat.messages[-1].id:
+            text = "The reply is being made; fork here when it has ended, or mark one before it."
+            self._user.refuse(text)
+            return
+        asks = last.role == "user"
+        with self._user.errors_shown():
+            leaf = last.parent_id if asks else last.id
+            forked = fork(self._sessions.store, session.chat.conversation, leaf)
+            self._chats.open(forked.id)
+            if asks:
+                self._pane.composer.load(Draft(as_written(last.content), last.attachments))
+            text = f"Forked “{session.title}”; what both begin with is in the KV cache once."
+            self._user.notify(text)
+
+    def edit(self) -> None:
+        """Take one's own message back into the prompt; sending it makes another branch."""
+        session = self._sessions.current
+        if session.refusal:
+            self._user.refuse(session.refusal)
+            return
+        messages = [m for m in self._up_to_mark if m.role == "user"]
+        if not messages:
+            self._user.refuse("There is no message yet to edit.")
+            return
+        self._pane.composer.begin_edit(messages[-1])
+        self._to_prompt()
+        send, keep = self._user.key_of("prompt.send"), self._user.key_of("chat.keep")
+        self._user.advise(f"{send} sends it beside the old one; {keep} leaves it as it was.")
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether there is a branch to go to, up to the marked message."""
+        return bool(self._branched)
+
+    @property
+    def _up_to_mark(self) -> tuple[Message, ...]:
+        """The messages on view up to the one that the transcript marks, or all of them."""
+        messages = tuple(self._sessions.current.chat.messages)
+        ids = [message.id for message in messages]
+        marked = self._pane.transcript.current
+        return messages[: ids.index(marked) + 1] if marked in ids else messages
+
+    @property
+    def _branched(self) -> list[Message]:
+        """Those of them that have branches."""
+        places = self._sessions.current.chat.places
+        return [message for message in self._up_to_mark if message.id in places]

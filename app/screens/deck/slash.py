@@ -1,0 +1,346 @@
+"""Slash commands: lines that begin with a slash, and the prompts that the user saves."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from itertools import takewhile
+
+from textual.app import SystemCommand
+
+from app.screens.chats.chat import ChatPane
+from app.screens.chats.chat_settings import NAMES
+from app.screens.chats.open_session import as_written
+from app.screens.chats.sessions import SessionList
+from app.screens.deck.dialogue import Dialogue
+from app.screens.deck.drafts import Drafts
+from app.screens.deck.settings import SettingsActions
+from app.screens.dialogs.dialog import Named, PickPrompt
+from widgets.chat.completions import Completion
+from widgets.line import shorten
+
+NAMING = "a name has up to 40 letters, digits, dots and dashes"
+_NAME = re.compile(r"[\w][\w.-]{0,39}")
+_CLOSE, _LIKENESS = 4, 0.5
+
+
+class UnknownSlashError(Exception):
+    """There is none of that name; the message says which are like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """One command, or a saved prompt.
+
+    Attributes:
+        does: what it does, in a few words.
+        run: is given what follows the name; False if it refused that, and has told the user why.
+        takes: what follows the name; empty if nothing does.
+        completed: what may become of the beginning of that.
+    """
+
+    name: str
+    does: str
+    run: Callable[[str], object]
+    takes: str = ""
+    completed: Callable[[str], Sequence[str]] = lambda _: ()
+
+
+def name_of(title: str) -> str:
+    """The name of a command of the palette behind a slash: New chat is /new-chat."""
+    return "-".join(re.findall(r"[\w.]+", title.lower()))
+
+
+def split(text: str) -> tuple[str, str]:
+    """The name behind the slash, and what follows it."""
+    name, _, rest = re.split(r"(\s|$)", text[1:], maxsplit=1)
+    return name, rest.strip()
+
+
+def matching(name: str, slashes: Sequence[Slash]) -> list[Slash]:
+    """Those whose names begin so, and then those with a word that does."""
+    starts = [slash for slash in slashes if slash.name.startswith(name)]
+    others = (slash for slash in slashes if not slash.name.startswith(name))
+    return starts + [slash for slash in others if f"-{name}" in slash.name]
+
+
+def find(name: str, slashes: Sequence[Slash]) -> Slash:
+    """The one that is meant: by its name, or by the first words of that.
+
+    Raises:
+        UnknownSlashError: none is meant, or several may be.
+    """
+    for slash in slashes:
+        if slash.name == name:
+            return slash
+    meant = [slash for slash in slashes if name and slash.name.startswith(f"{name}-")]
+    if len(meant) == 1:
+        return meant[0]
+    names = [slash.name for slash in slashes]
+    by_word = {word: each for each in reversed(names) for word in (each, *each.split("-"))}
+    # Whoever begins right is close, however much is missing: /tempo means /temperature.
+    words = get_close_matches(name, by_word, 9, _LIKENESS)
+    words.sort(key=lambda word: -_shared(name, word))
+    like = [slash.name for slash in meant] or list(dict.fromkeys(by_word[word] for word in words))
+    close = ", ".join(f"/{each}" for each in like[:_CLOSE])
+    hint = f"; close to it are {close}" if close else ""
+    raise UnknownSlashError(
+        f"/{name} is no command and no saved prompt{hint}. A message that begins with a slash is"
+        " written with two."
+    )
+
+
+def _shared(one: str, other: str) -> int:
+    """With how many letters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+MOST_PATHS = 100
+
+
+def completed_paths(begun: str) -> list[str]:
+    """The files and folders of this machine that a path may be the beginning of. A folder ends with
+    a slash; what is hidden is told once a dot is typed."""
+    folder, start = os.path.split(begun)
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            found = [
+                f"{entry.name}/" if entry.is_dir() else entry.name
+                for entry in entries
+                if entry.name.startswith(start)
+                and entry.name.isprintable()
+                and (start or not entry.name.startswith("."))
+            ]
+    except (OSError, ValueError):  # the latter for a null character
+        return []
+    return [os.path.join(folder, name) for name in sorted(found)[:MOST_PATHS]]
+
+
+class SavedPrompts:
+    """Inserts, saves and edits prompts that the user keeps under a name.
+
+    Args:
+        to_prompt: has the user write in the prompt.
+        commands: gives the names of all commands, which no prompt may have.
+    """
+
+    def __init__(
+        self,
+        user: Dialogue,
+        sessions: SessionList,
+        pane: ChatPane,
+        to_prompt: Callable[[], None],
+        commands: Callable[[], Iterable[str]],
+    ) -> None:
+        self._user = user
+        self._sessions = sessions
+        self._store = sessions.store.prompts
+        self._pane = pane
+        self._to_prompt = to_prompt
+        self._commands = commands
+
+    def all(self) -> dict[str, str]:
+        """The texts by their names."""
+        with self._user.errors_shown():
+            return self._store.all()
+        return {}
+
+    def insert(self, text: str) -> None:
+        """Write a text in the prompt, in place of what is there."""
+        area = self._pane.prompt.area
+        area.load_text(text)
+        area.move_cursor(area.document.end)
+        self._to_prompt()
+
+    def pick(self) -> None:
+        """Show the saved prompts: one is inserted, edited or deleted."""
+        prompts = self.all()
+        if not prompts:
+            self._user.notify("No prompt is saved; /save NAME keeps your last message as one.")
+            return
+
+        def act(chosen: tuple[str, str]) -> None:
+            verb, name = chosen
+            if verb == "delete":
+                question = f"Delete the prompt /{name} for good?"
+                self._user.confirm(question, "delete", partial(self._delete, name))
+            elif verb == "edit":
+                self.insert(f"/save {name}\n{prompts[name]}")
+            else:
+                self.insert(as_written(prompts[name]))
+
+        items = [Named(name, f"/{name}", text) for name, text in prompts.items()]
+        self._user.ask(PickPrompt(items), act)
+
+    def ask_name(self) -> None:
+        """Ask under which name to save what is written, or else the last message."""
+        question = f"Name of the prompt: {NAMING}"
+        self._user.ask_text(
+            question, "", lambda name: self.save(f"{name} {self._pane.prompt.text}")
+        )
+
+    def save(self, rest: str) -> bool:
+        """Save a text under the name that it begins with; without one, the last message. False if
+        that was refused, with a message to the user."""
+        name, text = split(f"/{rest}")
+        sent = [m.content for m in self._sessions.current.chat.messages if m.role == "user"]
+        text = text or (sent[-1] if sent else "")
+        if not _NAME.fullmatch(name):
+            self._user.refuse(f"A prompt cannot be called {name!r}: {NAMING}.")
+            return False
+        saved = self.all()
+        if name not in saved and name in self._commands():
+            self._user.refuse(f"/{name} is a command; choose another name.")
+            return False
+        if not text.strip():
+            self._user.refuse("There is no text to save yet.")
+            return False
+        if saved.get(name, text) != text:
+            back = partial(self.insert, f"/save {name}\n{text}")
+            question = f"Replace the text of /{name}?"
+            self._user.confirm(question, "replace", partial(self._save, name, text), back)
+        else:
+            self._save(name, text)
+        return True
+
+    def _save(self, name: str, text: str) -> None:
+        with self._user.errors_shown():
+            self._store.save(name, text)
+            self._user.notify(f"/{name} inserts it.")
+
+    def _delete(self, name: str) -> None:
+        with self._user.errors_shown():
+            self._store.delete(name)
+
+
+class SlashCommands:
+    """Completes and runs a line that begins with a slash: a command, a sampling parameter, or a
+    saved prompt.
+
+    Args:
+        typed: gives the commands that are there for lines, most of which take something.
+        offered: gives the commands of the palette.
+    """
+
+    def __init__(
+        self,
+        user: Dialogue,
+        pane: ChatPane,
+        settings: SettingsActions,
+        drafts: Drafts,
+        prompts: SavedPrompts,
+        typed: Callable[[], Sequence[Slash]],
+        offered: Callable[[], Iterable[SystemCommand]],
+    ) -> None:
+        self._user = user
+        self._pane = pane
+        self._settings = settings
+        self._drafts = drafts
+        self._prompts = prompts
+        self._typed = typed
+        self._offered = offered
+        self._known: list[Slash] | None = None  # while a slash is being written
+
+    def enter(self) -> None:
+        """Send the message, or run the command that its slash names."""
+        self._user.forget()
+        area, text = self._pane.prompt.area, self._pane.prompt.text
+        completion = area.offer()
+        # A name that is written whole is run, though others begin with it.
+        if completion is not None and completion.text.rstrip() != text:
+            area.complete()
+            if completion.is_whole:
+                self.run(area.text)
+        elif text.startswith("/") and not text.startswith("//"):
+            self.run(text)
+        else:
+            self._drafts.send()
+
+    def run(self, text: str) -> None:
+        """Run a line that begins with a slash. If it is refused, it stays in the prompt."""
+        name, rest = split(text)
+        try:
+            slash = find(name, self.all())
+        except UnknownSlashError as error:
+            self._user.refuse(str(error), timeout=10)
+            return
+        if rest and not slash.takes:
+            self._user.refuse(f"/{slash.name} takes nothing after it.")
+            return
+        self._pane.prompt.area.load_text("")
+        if slash.run(rest) is False:
+            self.bring_back(text)
+
+    def bring_back(self, line: str) -> None:
+        """Put a line that was refused into the prompt again, unless something is written there."""
+        area = self._pane.prompt.area
+        if not area.text:
+            area.load_text(line)
+            area.move_cursor(area.document.end)
+
+    def all(self) -> list[Slash]:
+        """All that a slash may be followed by."""
+        saved = [
+            Slash(name, shorten(" ".join(text.split()), 60), partial(self._insert, text))
+            for name, text in self._prompts.all().items()
+        ]
+        return [*self._with_text, *saved, *self._of_palette]
+
+    def names(self) -> list[str]:
+        """The names of all commands, without those of saved prompts."""
+        return [slash.name for slash in (*self._with_text, *self._of_palette)]
+
+    def completions(self, text: str) -> list[Completion]:
+        """The completions of a line that is being written."""
+        if not text.startswith("/") or re.search(r"^//|\n", text):
+            self._known = None
+            return []
+        if " " in text:
+            return self._following(*split(text))
+        if self._known is None:
+            self._known = self.all()
+        found = matching(text[1:], self._known)
+        if len(found) == 1 and found[0].name == text[1:]:
+            return []
+        return [
+            Completion(f"/{slash.name} {slash.takes}", slash.does, f"/{slash.name} ", False)
+            if slash.takes
+            else Completion(f"/{slash.name}", slash.does, f"/{slash.name}", True)
+            for slash in found
+        ]
+
+    def _following(self, name: str, begun: str) -> list[Completion]:
+        """The completions of the text after the name of a command, once some of it is written."""
+        slash = next((slash for slash in self._typed() if slash.name == name), None)
+        found = slash.completed(begun) if slash is not None and begun else ()
+        if list(found) == [begun]:
+            return []
+        past = begun.rfind("/") + 1
+        return [
+            Completion(text[past:], "", f"/{name} {text}", not text.endswith("/")) for text in found
+        ]
+
+    @property
+    def _with_text(self) -> list[Slash]:
+        set_one = self._settings.set_sampling
+        does = "Empty for the default"
+        parameters = (Slash(name, does, partial(set_one, name), "VALUE") for name in NAMES)
+        return [*self._typed(), *parameters]
+
+    @property
+    def _of_palette(self) -> list[Slash]:
+        return [
+            Slash(name_of(command.title), command.help, partial(self._call, command.callback))
+            for command in self._offered()
+        ]
+
+    def _call(self, callback: Callable[[], object], _rest: str) -> None:
+        # Some are coroutines, which Textual awaits if it calls them later.
+        self._user.screen.call_later(callback)
+
+    def _insert(self, text: str, _rest: str) -> None:
+        self._prompts.insert(as_written(text))

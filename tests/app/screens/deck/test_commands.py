@@ -1,0 +1,104 @@
+"""The table of commands, and the palette that is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from textual.binding import BindingType
+from textual.command import CommandList
+from textual.widgets import Input
+
+from app.screens.deck import commands
+from app.screens.deck.commands import COMMANDS, Command, Key, Offer, Typed
+from app.screens.deck.deck import Deck
+from app.screens.keys.help import HelpScreen
+from tests.app.screens.stage import staged
+from tests.support.linked import until
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+@pytest.mark.parametrize(
+    ("word", "title"),
+    [
+        ("pause", "Pause or resume"),
+        ("resume", "Pause or resume"),
+        ("drain", "Drain or stop draining"),
+        ("stop drain", "Drain or stop draining"),
+    ],
+)
+async def test_pause_and_drain_are_found_by_both_words_in_both_states(
+    tmp_path: Path, word: str, title: str, is_on: bool
+) -> None:
+    async with staged(tmp_path) as stage:
+        stage.engine.set_knobs({"paused": is_on, "draining": is_on}, "somebody")
+        await stage.turn()
+        await stage.press("ctrl+p")
+        palette = stage.app.screen
+        palette.query_one(Input).value = word
+        found = palette.query_one(CommandList)
+        await until(lambda: any(title in str(one.prompt) for one in found.options))
+
+
+async def test_a_command_has_its_key_and_says_what_the_key_says(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"chat.new": "f20"}) as stage:
+        offered = list(stage.app.get_system_commands(stage.deck))
+        told = {command.title: command.help for command in offered}
+        assert all(told.values())
+        keys = {title: does.partition(" · ")[0] for title, does in told.items() if " · " in does}
+        expected = {
+            "New chat": "f20",
+            "Settings of the chat…": "f5",
+            "Saved prompts…": "alt+p",
+            "Branch before": "alt+←",
+            "Next branch": "alt+→",
+            "Copy code": "y",
+            "Copy message": "c",
+            "Settings…": "f9",
+            "Panel: Batch": "2",
+        }
+        assert expected.items() <= keys.items()
+        assert not {"Theme…", "Copy chat", "Policy: orca"} & keys.keys()
+        assert told["New chat"] == "f20 · Open an empty chat"
+
+
+async def test_a_new_entry_is_key_help_palette_and_line_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    whistle = Command(
+        lambda _: ran.append(""),
+        Key("f20", "chat.whistle", "Whistle", "Whistle a tune", show=True, first=True),
+        Offer(1, "Whistle a tune…"),
+        Typed("whistle", "Whistle a tune", "TUNE", lambda _, tune: ran.append(tune)),
+    )
+    monkeypatch.setattr(commands, "COMMANDS", (*COMMANDS, whistle))
+    monkeypatch.setitem(commands.BY_NAME, "chat.whistle", whistle)
+
+    class Whistling(Deck):
+        BINDINGS: ClassVar[list[BindingType]] = [*commands.bindings()]
+
+    monkeypatch.setattr("app.screens.tui.Deck", Whistling)
+    async with staged(tmp_path) as stage:
+        await stage.press("f20")
+        await stage.bar("f20 Whistle")
+        offered = {one.title: one for one in stage.app.get_system_commands(stage.deck)}
+        assert offered["Whistle a tune…"].help == "f20 · Whistle a tune"
+        offered["Whistle a tune…"].callback()
+        for line in ("/whistle", "/whistle Daisy", "/whistle-a-tune"):
+            stage.deck.slash.run(line)
+        await stage.settle()
+        assert ran == ["", "", "", "Daisy", ""]
+        await stage.press("f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        keys = [key for section in stage.app.screen._sections for key in section.keys]
+        assert ("f20", "Whistle a tune", "chat.whistle") in keys
+
+
+def test_no_two_commands_have_the_same_name() -> None:
+    assert len(commands.BY_NAME) == len(COMMANDS)
+    titles = [one.offer.title for one in COMMANDS if one.offer is not None]
+    lines = [one.typed.name for one in COMMANDS if one.typed is not None]
+    assert len(set(titles)) == len(titles)
+    assert len(set(lines)) == len(lines)
