@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from app.screens.model_wish import ModelWish
 from app.system.quantizing import why_not_quantized
 from engine.api.client import EngineClient, LoadRequest
+from engine.api.config import QUANTIZATIONS
 from engine.api.errors import EngineError, ModelError
 from engine.api.status import EnginePhase, ModelCard
 from engine.model.registry import BUILTIN, Availability, ModelEntry, Registry
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWish:
+    """Which model is wanted, and how wide its weights are to be.
+
+    Attributes:
+        model: a name, a folder, a file or a hub id; empty is the one that is there.
+        quantize: of `QUANTIZATIONS`; None is as the program was started, or else as the registry
+            has it.
+    """
+
+    model: str
+    quantize: str | None = None
+
+    @staticmethod
+    def read(text: str) -> ModelWish:
+        """The wish that a line states, such as `qwen3-0.6b int8`. Either part may be missing."""
+        *before, last = text.rsplit(maxsplit=1) or [""]
+        if last in QUANTIZATIONS:
+            return ModelWish("".join(before).strip(), last)
+        return ModelWish(text.strip())
 
 
 class ModelSwitch:

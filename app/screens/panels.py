@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from app.gateway.sources import MQTT
 from app.screens.chats.numbering import Numbering, session_of
 from app.screens.feeds.engine_watch import EngineWatch
-from app.screens.feeds.http_watch import HttpWatch
-from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.feeds.gateway_watch import HttpWatch, MqttWatch
 from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
 from engine.api.telemetry import StepRecord

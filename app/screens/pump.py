@@ -17,10 +17,9 @@ from app.screens.chats.sessions import SessionList
 from app.screens.feeds.alerts import Alerts
 from app.screens.feeds.cadence import Cadence, Thrift
 from app.screens.feeds.engine_watch import EngineWatch
-from app.screens.feeds.http_watch import HttpWatch
+from app.screens.feeds.gateway_watch import HttpWatch, MqttWatch
 from app.screens.feeds.log_feed import LogFeed
 from app.screens.feeds.loop_lag import LoopLag
-from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores
@@ -323,8 +322,8 @@ def _ready(model: str, card: ModelCard | None) -> str:
 
 
 def _standing(snapshot: Snapshot | None) -> tuple[object, ...]:
-    """What several panels say of a snapshot: the states of its requests, and how full its pool is.
-    It differs at few looks while replies are only being made."""
+    """The facts of a snapshot that several panels show: the states of its requests, and how full
+    its pool is. They differ at few looks while replies are only being made."""
     if snapshot is None:
         return ()
     blocks = snapshot.blocks

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,8 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
+import psutil
 from textual import events, on
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -26,16 +28,14 @@ from app.screens.bound import by_action, key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.commands import choices, entry, palette
 from app.screens.deck.deck import Deck
+from app.screens.dialogs.load_model import LoadModel
 from app.screens.ending import Ending
-from app.screens.job import can_suspend, suspend
 from app.screens.keys.help import HelpScreen
 from app.screens.keys.key_groups import help_notes, help_sections
 from app.screens.keys.legacy_keys import read_alt_keys
-from app.screens.loading import Loading
-from app.screens.model_switch import ModelSwitch
-from app.screens.settings.change_settings import ChangeSettings
+from app.screens.model_switch import ModelSwitch, ModelWish
+from app.screens.settings.change_settings import ChangeSettings, PressKey
 from app.screens.settings.preferences import Preferences
-from app.screens.settings.press_key import PressKey
 from app.screens.settings.themes import CONTRAST, find_theme, readable
 from app.settings.own_file import OwnFile
 from app.settings.own_settings import OwnSettings
@@ -43,9 +43,12 @@ from app.settings.settings import Settings
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine
 from engine.api.client import EngineClient, LoadRequest
+from engine.api.config import QUANTIZATIONS
+from engine.api.errors import EngineError
 from widgets.ascii_only import AsciiOnly
 from widgets.chat.transcript import Transcript
 from widgets.glyphs import ASCII, UNICODE
+from widgets.quantization import in_full
 
 if TYPE_CHECKING:
     from app.gateway.http.view import HttpSide
@@ -54,14 +57,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+_RELOADS = "Loads the model again; what runs ends first"
 
 
-class Tui(Loading):
+class Tui(App[int]):
     """One `Deck` over an engine and, if there are any, gateways.
 
     Attributes:
         crash: the exception that ended the application; None if nothing crashed.
         ending: stops the replies and the engine.
+        models: which one is wanted, and which was there before.
     """
 
     TITLE = "batchdeck"
@@ -256,8 +261,55 @@ class Tui(Loading):
         yield SystemCommand("Theme…", "The colours", partial(self.action_settings, "theme"))
         yield entry("Help", self.action_help, self, key=keys.get("help"))
         yield entry("Quit", self.action_quit, self, key=keys.get("quit"))
-        yield from self.quantizing()
+        yield from self._quantizing()
         yield from choices(self.deck)
+
+    @on(Deck.ModelWanted)
+    def load_named(self, event: Deck.ModelWanted) -> None:
+        """Load a model that was named, unless something speaks against it."""
+        self._load(event.wish)
+
+    def _load(self, wish: ModelWish) -> None:
+        if refusal := self.models.refusal(wish):
+            self.notify(refusal, severity="warning", timeout=10)
+        else:
+            self.models.to(wish)
+
+    def action_load_model(self) -> None:
+        """Choose another model."""
+        try:
+            entries = self.models.entries()
+        except EngineError as error:
+            self.notify(error.message, severity="error")
+            entries = []
+
+        def switch(wish: ModelWish | None) -> None:
+            if wish is not None:
+                self.models.to(wish)
+
+        self.push_screen(LoadModel(entries, self.models.refusal), switch)
+
+    def _quantizing(self) -> Iterator[SystemCommand]:
+        """A command for each width that the weights of the model that is there can have."""
+        card = None if self.models.is_loading else self.models.card
+        for width in QUANTIZATIONS:
+            wish = ModelWish("", width)
+            if card is not None and card.quantize == width:
+                now = in_full(card) or "weights as they are stored"
+                does, run = f"Now: {now}", partial(self.notify, f"So it is: {now}.")
+            else:
+                refusal = self.models.refusal(wish)
+                does = f"Not here: {refusal}" if refusal else _RELOADS
+                run = partial(self._load, wish)
+            title = f"Quantize weights: {width}" + (" (as stored)" if width == "none" else "")
+            yield SystemCommand(title, does, run)
+
+    def action_stop_loading(self) -> None:
+        """Give up loading a model; the one before comes back."""
+        if back := self.models.stop():
+            self.notify(f"Loading is given up; {back} comes back.")
+        else:
+            self.notify("There is no loading to give up.", severity="warning")
 
     def action_help(self) -> None:
         """Open help about where the focus is; where it is open, close it."""
@@ -383,3 +435,26 @@ def run(
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
+
+
+def can_suspend() -> bool:
+    """Whether a shell would notice that the program has stopped, and could go on with it.
+
+    It would not if the terminal runs nothing but the program, as a window of tmux may.
+    """
+    if sys.platform == "win32":
+        return False
+    group, session = os.getpgrp(), os.getsid(0)
+    try:
+        above = psutil.Process().parent()
+        while above is not None and os.getpgid(above.pid) == group:
+            above = above.parent()  # make and scripts stop with the program
+        return above is not None and os.getsid(above.pid) == session
+    except (psutil.Error, OSError):
+        return False
+
+
+def suspend() -> None:
+    """Stop the program and all that was started with it, such as make, until the shell goes on with
+    them."""
+    os.killpg(0, signal.SIGTSTP)

@@ -10,8 +10,7 @@ from textual.content import Content
 from textual.message import Message
 
 from app.screens.chats.composer import Composer
-from app.screens.chats.entries import Entries
-from app.screens.chats.marks import mark_of
+from app.screens.chats.entries import Entries, mark_of
 from app.screens.chats.open_session import OpenSession, title_of
 from app.screens.chats.sessions import SessionList
 from app.screens.chats.sidebar import Sidebar
@@ -111,7 +110,7 @@ class ChatPane(Vertical):
         return session.chat.can_resume and not self.composer.is_full(session)
 
     def await_count(self) -> None:
-        """Tell when the tokens of what is written are counted, though that be by now."""
+        """Post `Counted` once the tokens of the draft are counted, even if they are by now."""
         self._is_counted = False
 
     def update_bar(self) -> None:

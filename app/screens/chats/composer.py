@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.screens.chats.draft_meter import DraftMeter, Length
-from app.screens.chats.kept_drafts import draft_of
 from app.screens.chats.open_session import OpenSession, as_written
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.engine_watch import EngineWatch
 from app.store.attachment import Attachment
 from app.store.conversation import Message
+from app.store.database import StoreError
 from app.store.drafts import Draft
+from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
 from widgets.chat.prompt import Prompt
 from widgets.figures import count, counted, size
+
+log = logging.getLogger(__name__)
 
 # A draft of so many characters is told beside what is used; a shorter one near the end only.
 _LONG = 200
@@ -190,3 +194,41 @@ def context_used(
         if message.usage is not None:
             return message.usage.prompt_tokens + message.usage.completion_tokens
     return 0
+
+
+def draft_of(session: OpenSession, store: Store) -> Draft:
+    """The text in a chat that is written and not sent."""
+    if session.draft is None:
+        try:
+            session.draft = store.drafts.of(session.key) if session.is_own else Draft()
+        except StoreError as error:
+            log.error("%s", error)
+            session.draft = Draft()
+        ids = {message.id for message in session.chat.messages}
+        if session.draft.edited not in ids:
+            session.draft = replace(session.draft, edited=None, aside=None)
+        session.kept = session.draft
+    return session.draft
+
+
+def keep_draft(session: OpenSession, draft: Draft, store: Store) -> bool:
+    """Have the store keep what is written in a chat, also in one where nothing was said yet.
+
+    Returns:
+        whether there was something to keep.
+
+    Raises:
+        StoreError: it could not.
+    """
+    if not session.is_own or draft == session.kept:
+        return False
+    is_new = session.is_empty
+    with store.transaction():
+        if is_new and draft:
+            store.save_conversation(session.chat.conversation)
+        store.drafts.save(session.key, draft, session.kept)
+        if is_new and not draft:
+            store.delete_conversation(session.key)
+            store.free_id(session.key)
+    session.kept = draft
+    return True

@@ -12,11 +12,11 @@ from app.screens.chats.watched import held_by
 from app.store.conversation import Conversation
 from app.store.store import Store
 
-UNDONE = 100  # the most deeds that can be taken back
+UNDONE = 100  # the most changes that can be undone
 
 
-class Deed(Enum):
-    """What was done to a chat. The value is the word for it."""
+class Change(Enum):
+    """A change of a chat. The value is the word for it."""
 
     CLOSE = "closed"
     ARCHIVE = "archived"
@@ -26,7 +26,7 @@ class Deed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One deed.
+    """One change that was made.
 
     Attributes:
         key: the chat's id.
@@ -35,7 +35,7 @@ class Done:
         stopped: whether a reply in the making was ended.
     """
 
-    deed: Deed
+    change: Change
     key: str
     title: str
     was_open: bool
@@ -74,7 +74,7 @@ class ChatKeeper:
         session = self._sessions.find(key)
         if session is None:
             return None
-        done = Done(Deed.CLOSE, key, session.title, True)
+        done = Done(Change.CLOSE, key, session.title, True)
         is_kept = session.is_own and session.is_stored
         self._sessions.close(session)
         return self._note(done) if is_kept else None
@@ -88,10 +88,10 @@ class ChatKeeper:
         was_open = self._sessions.find(key) is not None
         if chat.is_archived:
             self._set_archived(chat, False)
-            return self._note(Done(Deed.UNARCHIVE, key, title_of(chat), was_open))
+            return self._note(Done(Change.UNARCHIVE, key, title_of(chat), was_open))
         stopped = self._take_off(key)
         self._set_archived(chat, True)
-        return self._note(Done(Deed.ARCHIVE, key, title_of(chat), was_open, stopped))
+        return self._note(Done(Change.ARCHIVE, key, title_of(chat), was_open, stopped))
 
     def delete(self, key: str) -> Done | None:
         """Delete a chat, ending its reply in the making; None if it is not in the store."""
@@ -102,7 +102,7 @@ class ChatKeeper:
         if chat is None:
             return None
         self._store.delete_conversation(key)
-        return self._note(Done(Deed.DELETE, key, title_of(chat), was_open, stopped))
+        return self._note(Done(Change.DELETE, key, title_of(chat), was_open, stopped))
 
     def rename(self, key: str, title: str) -> None:
         """Give a chat another title; nothing if it is not there."""
@@ -114,29 +114,29 @@ class ChatKeeper:
             self._store.save_label(chat, "title", "is_named")
 
     def undo(self) -> Done | None:
-        """Take the last deed back that was not; None if there is none. A chat that was open is on
-        view again.
+        """Undo the last change that was not undone; None if there is none. A chat that was open
+        is on view again.
 
         Raises:
-            LookupError: the chat is gone for good. The deed is forgotten.
+            LookupError: the chat is gone for good. The change is forgotten.
         """
         if not self._done:
             return None
         done = self._done[-1]
-        if done.deed is Deed.DELETE:
+        if done.change is Change.DELETE:
             found = self._store.restore_conversation(done.key)
         else:
             chat = self._store.conversation(done.key)
             found = chat is not None
-            if chat is not None and done.deed is Deed.ARCHIVE:
+            if chat is not None and done.change is Change.ARCHIVE:
                 self._set_archived(chat, False)
-            elif chat is not None and done.deed is Deed.UNARCHIVE:
+            elif chat is not None and done.change is Change.UNARCHIVE:
                 self._take_off(done.key)
                 self._set_archived(chat, True)
         self._done.pop()
         if not found:
             raise LookupError(done.title)
-        if done.was_open and done.deed is not Deed.UNARCHIVE:
+        if done.was_open and done.change is not Change.UNARCHIVE:
             self._sessions.open(done.key)
         return done
 

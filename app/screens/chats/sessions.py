@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from app.gateway.sources import MQTT
 from app.screens.chats.chat_settings import ChatSettings, Defaults
-from app.screens.chats.last_view import LastView
 from app.screens.chats.numbering import Numbering
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
@@ -86,8 +85,7 @@ class SessionList:
             session = self._open(conversation)
             session.had_failed = conversation.id in failed
             self.sessions.append(session)
-        self._last_view = LastView(store.on_view)
-        self.current = self._last_view.find(self.sessions) or self._newest()
+        self.current = self._last_on_view() or self._newest()
         self.go_to(self.current)
 
     @property
@@ -140,7 +138,7 @@ class SessionList:
                 self.go_to(self._newest())
             return
         if session is not self.current:
-            self._last_view.keep(session)  # at once, for the program may be killed
+            self._keep_on_view(session)  # at once, for the program may be killed
         self.current = session
         session.unread = False
 
@@ -235,7 +233,7 @@ class SessionList:
             self.store.save_label(session.chat.conversation, "title", "is_named")
 
     def defaults(self, card: ModelCard | None) -> Defaults:
-        """What holds in a chat that states nothing.
+        """The settings of a chat that states none.
 
         Args:
             card: of the model that is there; None if none is.
@@ -295,7 +293,7 @@ class SessionList:
         stay as they are, open or closed, for the next start."""
         for session in self._held:
             session.chat.close()
-        self._last_view.keep(self.current)
+        self._keep_on_view(self.current)
 
     def _blank(self) -> Conversation:
         """A new one. It begins with the preset that was chosen for that, or with what the program
@@ -353,3 +351,20 @@ class SessionList:
     def _watch(self, conversation: Conversation) -> OpenSession:
         messages = self.store.branch(conversation.leaf) if conversation.leaf else ()
         return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))
+
+    def _last_on_view(self) -> OpenSession | None:
+        """The open session that was on view last; None if it is not known."""
+        try:
+            key = self.store.on_view.key()
+        except StoreError as error:
+            log.error("%s", error)
+            return None
+        return self.find(key) if key is not None else None
+
+    def _keep_on_view(self, session: OpenSession) -> None:
+        """Have the next start show this session. If the store fails, it shows another one, which is
+        no reason to disturb the user."""
+        try:
+            self.store.on_view.keep(session.key)
+        except StoreError as error:
+            log.error("which chat is on view is not kept: %s", error)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from app.gateway.sources import MQTT
-from app.screens.chats.marks import mark_of
+from app.screens.chats.entries import mark_of
 from app.screens.chats.open_session import UNTITLED, OpenSession
 from app.screens.chats.sessions import SessionList
 from app.store.database import StoreError

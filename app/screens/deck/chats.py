@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from app.screens.chats.chat import ChatPane
@@ -15,31 +16,21 @@ from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
 
 
+@dataclass(eq=False)
 class ChatActions:
     """Acts on the chat under the cursor of the list at the side where that has the focus, else on
     the chat on view.
 
     Args:
         switched: is called when another chat is to be on view.
-
-    Attributes:
-        keeper: undoes what was done to chats.
     """
 
-    def __init__(
-        self,
-        user: Dialogue,
-        sessions: SessionList,
-        pane: ChatPane,
-        drafts: Drafts,
-        switched: Callable[[], None],
-    ) -> None:
-        self.keeper = ChatKeeper(sessions, sessions.store)
-        self._user = user
-        self._sessions = sessions
-        self._pane = pane
-        self._drafts = drafts
-        self._switched = switched
+    _user: Dialogue
+    _sessions: SessionList
+    _keeper: ChatKeeper
+    _pane: ChatPane
+    _drafts: Drafts
+    _switched: Callable[[], None]
 
     # From chat to chat.
 
@@ -88,7 +79,8 @@ class ChatActions:
 
         states = {session.key: "open" for session in self._sessions.sessions}
         states |= {session.key: "runs" for session in self._sessions.closed}
-        dialog = FindChat(self._sessions.store.search, states, self, words)
+        search = self._sessions.store.search
+        dialog = FindChat(search, states, self._keeper, self.report, self.undo_last, words)
         self._user.ask(dialog, open_it, show_changes)
 
     def _mark(self, message_id: str, words: Sequence[str]) -> None:
@@ -112,7 +104,7 @@ class ChatActions:
         goes_on = " its reply goes on," if session.chat.is_busy else ""
         done = None
         with self._user.errors_shown():
-            done = self.keeper.close(session.key)
+            done = self._keeper.close(session.key)
         if not session.is_own:
             goes_on = "goes on; it " if goes_on else ""
             self._user.notify(f"“{session.title}” {goes_on}is watched no more.")
@@ -124,10 +116,10 @@ class ChatActions:
 
     def archive(self) -> None:
         """Archive the chat, or take it out of the archive."""
-        self._remove(self.keeper.archive)
+        self._remove(self._keeper.archive)
 
     def delete(self) -> None:
-        self._remove(self.keeper.delete)
+        self._remove(self._keeper.delete)
 
     def undo(self) -> None:
         """Undo the last closing, archiving or deleting of a chat."""
@@ -137,7 +129,7 @@ class ChatActions:
     def undo_last(self) -> None:
         """Undo it and say so; a chat may be on view that the screen does not show yet."""
         try:
-            done = self.keeper.undo()
+            done = self._keeper.undo()
         except StoreError as error:
             self._user.fail(error)
         except LookupError as error:
@@ -146,20 +138,20 @@ class ChatActions:
             if done is None:
                 text = "No chat that was closed, archived or deleted is left to bring back."
             else:
-                text = f"“{done.title}” is as it was before it was {done.deed.value}."
+                text = f"“{done.title}” is as it was before it was {done.change.value}."
             self._user.notify(text)
 
     def report(self, done: Done) -> None:
         """Say what was done to a chat, and how it is undone."""
         also = "; its reply was stopped" if done.stopped else ""
         undo = self._user.key_of("chat.undo")
-        self._user.notify(f"“{done.title}” is {done.deed.value}{also}. {undo} undoes.")
+        self._user.notify(f"“{done.title}” is {done.change.value}{also}. {undo} undoes.")
 
     def ask_title(self) -> None:
         """Ask for another title of the chat."""
         key = self._key
         with self._user.errors_shown():
-            self.keeper.check(key)
+            self._keeper.check(key)
             session, chat = self._sessions.find(key), self._sessions.store.conversation(key)
             title = session.title if session is not None else chat.title if chat is not None else ""
             self._user.ask_text("Title of this chat", title, partial(self.rename, key))
@@ -167,7 +159,7 @@ class ChatActions:
     def rename(self, key: str, title: str) -> bool:
         """Give a chat another title; False if that was refused, with a message to the user."""
         with self._user.errors_shown():
-            self.keeper.rename(key, title)
+            self._keeper.rename(key, title)
             self._pane.update()
             return True
         return False

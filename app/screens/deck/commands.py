@@ -25,7 +25,7 @@ from app.screens.deck.messages import MessageActions
 from app.screens.deck.settings import SettingsActions
 from app.screens.deck.slash import SavedPrompts, Slash, SlashCommands, completed_paths, name_of
 from app.screens.feeds.engine_watch import EngineWatch
-from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.feeds.gateway_watch import MqttWatch
 from app.screens.panels import Panels
 
 
@@ -52,8 +52,6 @@ class Target(Protocol):
     def is_at_engine(self) -> bool: ...
     @property
     def escape(self) -> str: ...
-    @property
-    def has_selection(self) -> bool: ...
     def has_class(self, *names: str) -> bool: ...
     def to_chat(self) -> None: ...
     def toggle_engine(self) -> None: ...
@@ -66,7 +64,6 @@ class Target(Protocol):
     def leave(self) -> None: ...
     def leave_edit(self) -> None: ...
     def go_back(self) -> None: ...
-    def page(self, pages: int) -> None: ...
     def copy_selection(self) -> None: ...
     def load_model(self, wish: str) -> bool: ...
 
@@ -307,10 +304,12 @@ COMMANDS: tuple[Command, ...] = (
     ),
     # The prompt is small, and the transcript is what one pages.
     Command(
-        lambda d: d.page(-1), Key("pageup", "chat.page_up", "Page up", first=True), when=_can_page
+        lambda d: d.chat.transcript.action_page_up(),
+        Key("pageup", "chat.page_up", "Page up", first=True),
+        when=_can_page,
     ),
     Command(
-        lambda d: d.page(1),
+        lambda d: d.chat.transcript.action_page_down(),
         Key("pagedown", "chat.page_down", "Page down", first=True),
         when=_can_page,
     ),
@@ -323,7 +322,7 @@ COMMANDS: tuple[Command, ...] = (
             "Copy what the mouse selected",
             show=True,
         ),
-        when=lambda d: d.has_selection,
+        when=lambda d: bool(d.chat.screen.selections),
     ),
     Command(
         lambda d: d.chat.transcript.action_scroll_end(),
@@ -335,22 +334,6 @@ COMMANDS: tuple[Command, ...] = (
         lambda d: d.settings.ask(),
         Key("f5", "chat.settings", "Settings", "What this chat is asked with", first=True),
         Offer(5, "Settings of the chat…"),
-    ),
-    Command(
-        typed=Typed(
-            "system",
-            "The system prompt; empty for none",
-            "TEXT",
-            lambda d, t: d.settings.set_system(t),
-        )
-    ),
-    Command(
-        typed=Typed(
-            "thinking",
-            "Whether the model thinks first",
-            "on or off",
-            lambda d, t: d.settings.set_thinking(t),
-        )
     ),
     Command(
         lambda d: d.settings.pick_preset(),
@@ -367,9 +350,33 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         lambda d: d.prompts.ask_name(), offer=Offer(5, "Save prompt as…", "Keep what is written")
     ),
-    Command(
-        typed=Typed(
-            "save", "Keep TEXT, or your last message", "NAME TEXT", lambda d, t: d.prompts.save(t)
+    *(
+        Command(typed=line)
+        for line in (
+            Typed(
+                "model",
+                "Load a model, quantized or not",
+                "NAME WIDTH",
+                lambda d, t: d.load_model(t),
+            ),
+            Typed(
+                "save",
+                "Keep TEXT, or your last message",
+                "NAME TEXT",
+                lambda d, t: d.prompts.save(t),
+            ),
+            Typed(
+                "system",
+                "The system prompt; empty for none",
+                "TEXT",
+                lambda d, t: d.settings.set_system(t),
+            ),
+            Typed(
+                "thinking",
+                "Whether the model thinks first",
+                "on or off",
+                lambda d, t: d.settings.set_thinking(t),
+            ),
         )
     ),
     # An action and no message: keys that follow find it done.
@@ -469,11 +476,6 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         lambda d: d.drafts.detach_last(),
         offer=Offer(5, "Take attachment away", "The last one of this message"),
-    ),
-    Command(
-        typed=Typed(
-            "model", "Load a model, quantized or not", "NAME WIDTH", lambda d, t: d.load_model(t)
-        )
     ),
     # Chat and engine. F2 acts before what is typed after it, which is meant for the pane on view
     # then.

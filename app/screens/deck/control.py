@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass, field
 from functools import partial
 
 from app.gateway.sources import THEIRS
@@ -11,7 +12,7 @@ from app.screens.deck.dialogue import Dialogue
 from app.screens.dialogs.dialog import Named, PickPolicy
 from app.screens.feeds.comparison import TURN_SECONDS
 from app.screens.feeds.engine_watch import EngineWatch
-from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.feeds.gateway_watch import MqttWatch
 from app.screens.panels import Panels
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError
@@ -25,24 +26,17 @@ from widgets.panels.knob_panel import KnobPanel
 PIN = "system"
 
 
+@dataclass(eq=False)
 class EngineControl:
     """Changes what the engine does, and has the broker connected again."""
 
-    def __init__(
-        self,
-        user: Dialogue,
-        sessions: SessionList,
-        engine: EngineWatch,
-        mqtt: MqttWatch,
-        panels: Panels,
-    ) -> None:
-        self._user = user
-        self._client = sessions.client
-        self._sessions = sessions
-        self._engine = engine
-        self._mqtt = mqtt
-        self._panels = panels
-        self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
+    _user: Dialogue
+    _sessions: SessionList
+    _engine: EngineWatch
+    _mqtt: MqttWatch
+    _panels: Panels
+    # Those asked for that no snapshot has yet.
+    _priorities: dict[str, int] = field(default_factory=dict, init=False)
 
     # Requests.
 
@@ -55,14 +49,14 @@ class EngineControl:
         if view.origin.source in THEIRS:
             self.stop_theirs(view.request_id, row.name.title, view.origin.user)
         else:
-            self._client.abort(view.request_id)
+            self._sessions.client.abort(view.request_id)
 
     def stop_theirs(self, request_id: str, title: str, user: str) -> None:
         """Ask, then stop somebody else's reply: the key is the one that stops one's own."""
 
         question = UNICODE.fit(f"Stop the reply in “{title}”? {user} is told.")
         # By its id: the user may have asked again meanwhile.
-        self._user.confirm(question, "stop it", partial(self._client.abort, request_id))
+        self._user.confirm(question, "stop it", partial(self._sessions.client.abort, request_id))
 
     def prioritize(self, levels: int) -> None:
         """Raise the priority of the request under the cursor by so many levels."""
@@ -85,7 +79,7 @@ class EngineControl:
         # Keys come faster than snapshots.
         priority = self._priorities.get(view.request_id, view.priority) + levels
         try:
-            self._client.set_priority(view.request_id, priority)
+            self._sessions.client.set_priority(view.request_id, priority)
         except EngineError as error:
             self._user.refuse(error.message)
         else:
@@ -96,13 +90,13 @@ class EngineControl:
     def turn_knob(self, event: KnobPanel.Turned) -> None:
         """Set a knob from its panel, which shows a refusal itself."""
         try:
-            self._client.set_knobs({event.name: event.value}, who=YOU)
+            self._sessions.client.set_knobs({event.name: event.value}, who=YOU)
         except EngineError as error:
             self._panels.knobs.refuse(error.message)
 
     def set_knob(self, name: str, value: KnobValue) -> None:
         try:
-            self._client.set_knobs({name: value}, who=YOU)
+            self._sessions.client.set_knobs({name: value}, who=YOU)
         except EngineError as error:
             self._user.fail(error.message)
 
@@ -129,7 +123,7 @@ class EngineControl:
         one change, as they are where its effect is shown."""
         self._panels.knobs.forget()
         try:
-            change = self._client.undo_knobs(who=YOU, within=TURN_SECONDS)
+            change = self._sessions.client.undo_knobs(who=YOU, within=TURN_SECONDS)
         except EngineError as error:
             self._user.fail(error.message)
             return
@@ -146,11 +140,11 @@ class EngineControl:
         if not system:
             self._user.refuse("This chat has no system prompt.")
             return
-        self._client.pin(PIN, (ChatMessage("system", system),))
+        self._sessions.client.pin(PIN, (ChatMessage("system", system),))
         self._user.notify("Pinned the system prompt; the KV panel says how much of it is computed.")
 
     def unpin(self) -> None:
-        self._client.unpin(PIN)
+        self._sessions.client.unpin(PIN)
         self._user.notify("The system prompt may be evicted again.")
 
     def reconnect(self) -> None:

@@ -18,6 +18,7 @@ from textual.widgets import TextArea
 
 from app.screens.bound import key_of
 from app.screens.chats.chat import ChatPane
+from app.screens.chats.keeper import ChatKeeper
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.chats import ChatActions
 from app.screens.deck.commands import BY_NAME, bindings, typed
@@ -29,11 +30,10 @@ from app.screens.deck.messages import MessageActions
 from app.screens.deck.settings import SettingsActions
 from app.screens.deck.slash import SavedPrompts, SlashCommands
 from app.screens.feeds.engine_watch import EngineWatch
-from app.screens.feeds.http_watch import HttpWatch
-from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.feeds.gateway_watch import HttpWatch, MqttWatch
 from app.screens.keys.key_bar import KeyBar
 from app.screens.keys.key_groups import PROMPT, SCREEN, Place
-from app.screens.model_wish import ModelWish
+from app.screens.model_switch import ModelWish
 from app.screens.panel_bar import PanelBar
 from app.screens.panels import Panels
 from app.screens.pump import Pump
@@ -55,6 +55,14 @@ LEAST = 150  # columns below which there is no room for them
 
 # A user who presses Escape once more than it takes to leave something does not mean the reply.
 STRAY_SECONDS = 1.0
+
+# Messages of widgets that ask for a command.
+_WANTED: dict[type[Message], str] = {
+    ChatTabs.NewWanted: "chat.new",
+    ChatTabs.MoreWanted: "chat.find",
+    PromptHead.SettingsWanted: "chat.settings",
+    MqttPanel.ReconnectWanted: "reconnect-mqtt",
+}
 
 
 class Deck(Screen[None]):
@@ -106,15 +114,16 @@ class Deck(Screen[None]):
         self.user = user = Dialogue(self)
         self.control = EngineControl(user, sessions, self.engine, self.mqtt, panels)
         self.drafts = Drafts(user, sessions, chat)
-        self.chats = ChatActions(user, sessions, chat, self.drafts, self.switched)
+        keeper = ChatKeeper(sessions, sessions.store)
+        self.chats = ChatActions(user, sessions, keeper, chat, self.drafts, self.switched)
         self.files = ChatFiles(user, sessions, self.chats)
         self.settings = SettingsActions(user, sessions, self.engine, chat)
         self.messages = MessageActions(user, sessions, chat, self.chats, self.control, self.leave)
         self.prompts = SavedPrompts(user, sessions, chat, self.leave, lambda: self.slash.names())
         self.slash = SlashCommands(
             *(user, chat, self.settings, self.drafts, self.prompts),
-            typed=lambda: typed(self),
-            offered=lambda: self.app.get_system_commands(self),
+            lambda: typed(self),
+            lambda: self.app.get_system_commands(self),
         )
         self.panel_bar = PanelBar([name for name, _ in panels.numbered], glyphs, id="panels")
         self.key_bar = KeyBar(glyphs)
@@ -243,16 +252,6 @@ class Deck(Screen[None]):
         self.remove_class("-engine")
         self.set_focus(self.chat.transcript)
 
-    def page(self, pages: int) -> None:
-        if pages < 0:
-            self.chat.transcript.action_page_up()
-        else:
-            self.chat.transcript.action_page_down()
-
-    @property
-    def has_selection(self) -> bool:
-        return bool(self.selections)
-
     def copy_selection(self) -> None:
         selected = self.get_selected_text() or ""
         self.action_copy_text()
@@ -267,21 +266,16 @@ class Deck(Screen[None]):
         return True
 
     @on(ChatTabs.NewWanted)
-    def open_new(self) -> None:
-        self.chats.new()
-
     @on(ChatTabs.MoreWanted)
-    def find_chat(self) -> None:
-        self.chats.find()
+    @on(PromptHead.SettingsWanted)
+    @on(MqttPanel.ReconnectWanted)
+    def run_wanted(self, event: Message) -> None:
+        self.action_run(_WANTED[type(event)])
 
     @on(ChatTabs.Picked)
     @on(ChatList.Picked)
     def open_chat(self, event: ChatTabs.Picked | ChatList.Picked) -> None:
         self.chats.open(event.key)
-
-    @on(PromptHead.SettingsWanted)
-    def ask_settings(self) -> None:
-        self.settings.ask()
 
     @on(ChatPane.Counted)
     def send_held(self) -> None:
@@ -326,10 +320,6 @@ class Deck(Screen[None]):
     @on(KnobPanel.Turned)
     def turn_knob(self, event: KnobPanel.Turned) -> None:
         self.control.turn_knob(event)
-
-    @on(MqttPanel.ReconnectWanted)
-    def reconnect(self) -> None:
-        self.control.reconnect()
 
     @on(SessionTable.Selected)
     def go_to_request(self, event: SessionTable.Selected) -> None:

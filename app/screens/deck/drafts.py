@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from textual.timer import Timer
 
 from app.screens.chats.chat import ChatPane
-from app.screens.chats.kept_drafts import keep_draft
+from app.screens.chats.composer import keep_draft
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
 from app.store.attachment import read_attachment
@@ -20,16 +21,16 @@ from engine.api.errors import InvalidRequestError
 KEEP_SECONDS = 0.7
 
 
+@dataclass(eq=False)
 class Drafts:
     """Acts on the draft of the chat on view."""
 
-    def __init__(self, user: Dialogue, sessions: SessionList, pane: ChatPane) -> None:
-        self._user = user
-        self._sessions = sessions
-        self._pane = pane
-        self._held: Draft | None = None  # it is sent once its tokens are counted
-        self._keeping: Timer | None = None
-        self._is_unkept = False  # since the message that a draft could not be kept, none was
+    _user: Dialogue
+    _sessions: SessionList
+    _pane: ChatPane
+    _held: Draft | None = field(default=None, init=False)  # it is sent once it is counted
+    _keeping: Timer | None = field(default=None, init=False)
+    _is_unkept: bool = field(default=False, init=False)  # so the user knows, until one is kept
 
     def send(self) -> None:
         """Send the message, if it fits into the context."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.screens.chats.export import MAX_CLIPBOARD, as_markdown, file_name
@@ -16,14 +16,13 @@ from app.store.database import StoreError
 from widgets.figures import counted
 
 
+@dataclass(eq=False)
 class ChatFiles:
     """Copies chats. Files go to the working directory."""
 
-    def __init__(self, user: Dialogue, sessions: SessionList, chats: ChatActions) -> None:
-        self._user = user
-        self._sessions = sessions
-        self._store = sessions.store
-        self._chats = chats
+    _user: Dialogue
+    _sessions: SessionList
+    _chats: ChatActions
 
     def export_markdown(self) -> None:
         """Write the branch on view to a Markdown file."""
@@ -71,7 +70,7 @@ class ChatFiles:
         ((chat, messages),) = chats
         chat = replace(chat, title=f"{chat.title} (copy)", is_named=True, is_archived=False)
         with self._user.errors_shown():
-            take_in(self._store, [(chat, messages)])
+            take_in(self._sessions.store, [(chat, messages)])
             self._chats.open(chat.id)
 
     def copy(self) -> None:
@@ -97,7 +96,7 @@ class ChatFiles:
         try:
             data = await asyncio.to_thread(path.read_bytes)
             chats, wrong = await asyncio.to_thread(load, decode(data))
-            await asyncio.to_thread(take_in, self._store, chats)
+            await asyncio.to_thread(take_in, self._sessions.store, chats)
         except OSError as error:
             self._user.fail(f"{path}: {error.strerror}")
             failed()
@@ -122,10 +121,11 @@ class ChatFiles:
         from app.store.chat_file import dump
 
         with self._user.errors_shown():
-            found = self._store.conversations() if key is None else [self._store.conversation(key)]
+            store = self._sessions.store
+            found = store.conversations() if key is None else [store.conversation(key)]
             chats = [chat for chat in found if chat is not None and chat.leaf]
             if chats:
-                return dump((chat, self._store.messages(chat.id)) for chat in chats)
+                return dump((chat, store.messages(chat.id)) for chat in chats)
             self._user.refuse("Nothing was said yet that could be copied.")
         return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.open_session import as_written
@@ -16,6 +17,7 @@ from app.store.drafts import Draft
 from app.store.fork import fork
 
 
+@dataclass(eq=False)
 class MessageActions:
     """Acts on the message that the transcript marks, and else on the last one that it can act on.
 
@@ -23,21 +25,12 @@ class MessageActions:
         to_prompt: has the user write in the prompt.
     """
 
-    def __init__(
-        self,
-        user: Dialogue,
-        sessions: SessionList,
-        pane: ChatPane,
-        chats: ChatActions,
-        control: EngineControl,
-        to_prompt: Callable[[], None],
-    ) -> None:
-        self._user = user
-        self._sessions = sessions
-        self._pane = pane
-        self._chats = chats
-        self._control = control
-        self._to_prompt = to_prompt
+    _user: Dialogue
+    _sessions: SessionList
+    _pane: ChatPane
+    _chats: ChatActions
+    _control: EngineControl
+    _to_prompt: Callable[[], None]
 
     def stop(self) -> None:
         """Stop the reply on view; what has come of it stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from app.screens.chats.chat import ChatPane
@@ -24,6 +25,7 @@ from engine.api.errors import InvalidRequestError
 from engine.api.preset import Preset
 
 
+@dataclass(eq=False)
 class SettingsActions:
     """Acts on the settings of the chat on view. A preset of the user goes before one of models.toml
     that has its name.
@@ -31,14 +33,10 @@ class SettingsActions:
     Methods that return False have refused, with a message to the user.
     """
 
-    def __init__(
-        self, user: Dialogue, sessions: SessionList, engine: EngineWatch, pane: ChatPane
-    ) -> None:
-        self._user = user
-        self._sessions = sessions
-        self._presets = sessions.store.presets
-        self._engine = engine
-        self._pane = pane
+    _user: Dialogue
+    _sessions: SessionList
+    _engine: EngineWatch
+    _pane: ChatPane
 
     def ask(self) -> None:
         """Show the settings, to be changed."""
@@ -175,13 +173,13 @@ class SettingsActions:
     @property
     def _own(self) -> list[Preset]:
         with self._user.errors_shown():
-            return self._presets.all()
+            return self._sessions.store.presets.all()
         return []
 
     @property
     def _default(self) -> str:
         try:
-            return self._presets.default()
+            return self._sessions.store.presets.default()
         except StoreError:
             return ""  # `_own` has shown it.
 
@@ -199,20 +197,20 @@ class SettingsActions:
 
     def _rename(self, old: str, new: str) -> None:
         with self._user.errors_shown():
-            self._presets.rename(old, new)
+            self._sessions.store.presets.rename(old, new)
 
     def _keep(self, preset: Preset) -> None:
         with self._user.errors_shown():
-            self._presets.save(preset)
+            self._sessions.store.presets.save(preset)
             self._user.notify(f"Kept as the preset {preset.name}.")
 
     def _delete(self, name: str) -> None:
         with self._user.errors_shown():
-            self._presets.delete(name)
+            self._sessions.store.presets.delete(name)
 
     def _begin_with(self, name: str) -> None:
         with self._user.errors_shown():
-            self._presets.begin_with(name)
+            self._sessions.store.presets.begin_with(name)
             preset = f"the preset {name}" if name else "no preset"
             self._user.notify(f"New chats begin with {preset}.")
 

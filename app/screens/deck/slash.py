@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from itertools import takewhile
@@ -29,7 +29,7 @@ _CLOSE, _LIKENESS = 4, 0.5
 
 
 class UnknownSlashError(Exception):
-    """There is none of that name; the message says which are like it."""
+    """No command has that name; the message says which names are like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Slash:
 
     Attributes:
         does: what it does, in a few words.
-        run: is given what follows the name; False if it refused that, and has told the user why.
-        takes: what follows the name; empty if nothing does.
-        completed: what may become of the beginning of that.
+        run: is given the text after the name; False if it refused that, with a message to the user.
+        takes: a word for that text; empty if there may be none.
+        completed: gives the completions of that text.
     """
 
     name: str
@@ -62,17 +62,17 @@ def split(text: str) -> tuple[str, str]:
 
 
 def matching(name: str, slashes: Sequence[Slash]) -> list[Slash]:
-    """Those whose names begin so, and then those with a word that does."""
+    """The commands whose names begin so, and then those with a word that does."""
     starts = [slash for slash in slashes if slash.name.startswith(name)]
     others = (slash for slash in slashes if not slash.name.startswith(name))
     return starts + [slash for slash in others if f"-{name}" in slash.name]
 
 
 def find(name: str, slashes: Sequence[Slash]) -> Slash:
-    """The one that is meant: by its name, or by the first words of that.
+    """The command of this name, or the only one whose name begins with these words.
 
     Raises:
-        UnknownSlashError: none is meant, or several may be.
+        UnknownSlashError: there is none, or there are several.
     """
     for slash in slashes:
         if slash.name == name:
@@ -94,17 +94,17 @@ def find(name: str, slashes: Sequence[Slash]) -> Slash:
     )
 
 
+MOST_PATHS = 100
+
+
 def _shared(one: str, other: str) -> int:
     """With how many letters both begin."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-MOST_PATHS = 100
-
-
 def completed_paths(begun: str) -> list[str]:
-    """The files and folders of this machine that a path may be the beginning of. A folder ends with
-    a slash; what is hidden is told once a dot is typed."""
+    """The files and folders of this machine whose paths begin so. A folder ends with a slash;
+    hidden ones are listed once a dot is typed."""
     folder, start = os.path.split(begun)
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
@@ -120,6 +120,7 @@ def completed_paths(begun: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(found)[:MOST_PATHS]]
 
 
+@dataclass(eq=False)
 class SavedPrompts:
     """Inserts, saves and edits prompts that the user keeps under a name.
 
@@ -128,25 +129,16 @@ class SavedPrompts:
         commands: gives the names of all commands, which no prompt may have.
     """
 
-    def __init__(
-        self,
-        user: Dialogue,
-        sessions: SessionList,
-        pane: ChatPane,
-        to_prompt: Callable[[], None],
-        commands: Callable[[], Iterable[str]],
-    ) -> None:
-        self._user = user
-        self._sessions = sessions
-        self._store = sessions.store.prompts
-        self._pane = pane
-        self._to_prompt = to_prompt
-        self._commands = commands
+    _user: Dialogue
+    _sessions: SessionList
+    _pane: ChatPane
+    _to_prompt: Callable[[], None]
+    _commands: Callable[[], Iterable[str]]
 
     def all(self) -> dict[str, str]:
         """The texts by their names."""
         with self._user.errors_shown():
-            return self._store.all()
+            return self._sessions.store.prompts.all()
         return {}
 
     def insert(self, text: str) -> None:
@@ -209,14 +201,15 @@ class SavedPrompts:
 
     def _save(self, name: str, text: str) -> None:
         with self._user.errors_shown():
-            self._store.save(name, text)
+            self._sessions.store.prompts.save(name, text)
             self._user.notify(f"/{name} inserts it.")
 
     def _delete(self, name: str) -> None:
         with self._user.errors_shown():
-            self._store.delete(name)
+            self._sessions.store.prompts.delete(name)
 
 
+@dataclass(eq=False)
 class SlashCommands:
     """Completes and runs a line that begins with a slash: a command, a sampling parameter, or a
     saved prompt.
@@ -226,24 +219,14 @@ class SlashCommands:
         offered: gives the commands of the palette.
     """
 
-    def __init__(
-        self,
-        user: Dialogue,
-        pane: ChatPane,
-        settings: SettingsActions,
-        drafts: Drafts,
-        prompts: SavedPrompts,
-        typed: Callable[[], Sequence[Slash]],
-        offered: Callable[[], Iterable[SystemCommand]],
-    ) -> None:
-        self._user = user
-        self._pane = pane
-        self._settings = settings
-        self._drafts = drafts
-        self._prompts = prompts
-        self._typed = typed
-        self._offered = offered
-        self._known: list[Slash] | None = None  # while a slash is being written
+    _user: Dialogue
+    _pane: ChatPane
+    _settings: SettingsActions
+    _drafts: Drafts
+    _prompts: SavedPrompts
+    _typed: Callable[[], Sequence[Slash]]
+    _offered: Callable[[], Iterable[SystemCommand]]
+    _known: list[Slash] | None = field(default=None, init=False)  # while one is being written
 
     def enter(self) -> None:
         """Send the message, or run the command that its slash names."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -18,14 +18,13 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.screens.bound import key_of
-from app.screens.chats.excerpt import excerpt, marked
 from app.screens.chats.keeper import ChatKeeper, Done, HeldError
 from app.screens.chats.open_session import title_of
-from app.screens.dialogs.dialog import AskText, Entry
-from app.screens.dialogs.finder import Finder
+from app.screens.dialogs.dialog import AskText, Entry, Finder
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
 from app.store.search import MOST, Found, Hit, Search
+from widgets.chat.words import folded, pattern
 from widgets.figures import count, counted
 from widgets.glyphs import UNICODE
 from widgets.line import shorten
@@ -49,16 +48,6 @@ class Chosen:
     words: tuple[str, ...]
 
 
-class Keeps(Protocol):
-    """The actions of the deck on chats, as far as the dialog uses them."""
-
-    keeper: ChatKeeper
-
-    def report(self, done: Done) -> None: ...
-
-    def undo_last(self) -> None: ...
-
-
 class FindChat(Finder[Chosen]):
     """Asks for a chat. Without words, all are listed, the last used first.
 
@@ -66,6 +55,8 @@ class FindChat(Finder[Chosen]):
 
     Args:
         states: a word for chats that are open or have a reply in the making, by their ids.
+        report: says what was done to a chat.
+        undo: undoes the last of that, and says so.
         words: those that are searched for first.
     """
 
@@ -95,13 +86,21 @@ class FindChat(Finder[Chosen]):
     }
 
     def __init__(
-        self, search: Search, states: Mapping[str, str], keeps: Keeps, words: str = ""
+        self,
+        search: Search,
+        states: Mapping[str, str],
+        keeper: ChatKeeper,
+        report: Callable[[Done], None],
+        undo: Callable[[], None],
+        words: str = "",
     ) -> None:
         super().__init__()
         self._words = words
         self._search = search
         self._states = states
-        self._keeps = keeps
+        self._keeper = keeper
+        self._report = report
+        self._undo = undo
         self._typed: Query | None = None  # what is looked for; None if it cannot be
         self._query = Query()
         self._found: dict[str, Found] = {}
@@ -158,17 +157,17 @@ class FindChat(Finder[Chosen]):
             self._show_hit(self._search.hit(found.numbers[self._place]))
 
     def action_archive(self) -> None:
-        self._do(self._keeps.keeper.archive)
+        self._do(self._keeper.archive)
 
     def action_delete(self) -> None:
-        self._do(self._keeps.keeper.delete)
+        self._do(self._keeper.delete)
 
     def action_undo_chat(self) -> None:
-        self._keeps.undo_last()
+        self._undo()
         self._look(self.query_one(Input).value)
 
     def action_rename(self) -> None:
-        found, keeper = self._current, self._keeps.keeper
+        found, keeper = self._current, self._keeper
         if found is None:
             return
 
@@ -184,7 +183,7 @@ class FindChat(Finder[Chosen]):
 
     @property
     def _current(self) -> Found | None:
-        """What the cursor is on."""
+        """The chat under the cursor."""
         return self._found.get(self.marked)
 
     def _choose(self) -> None:
@@ -197,18 +196,18 @@ class FindChat(Finder[Chosen]):
             message_id = self._hit.message_id if sought and self._hit else None
             self.dismiss(Chosen(found.chat.id, message_id, self._query.phrases))
 
-    def _do(self, deed: Callable[[str], Done | None]) -> None:
+    def _do(self, act: Callable[[str], Done | None]) -> None:
         found = self._current
         if found is None:
             return
         with self._telling():
-            if (done := deed(found.chat.id)) is not None:
-                self._keeps.report(done)
+            if (done := act(found.chat.id)) is not None:
+                self._report(done)
             self._look(self.query_one(Input).value)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """What cannot be done within is told above the list, and not raised."""
+        """Within, an error is shown above the list and not raised."""
         try:
             yield
         except (HeldError, StoreError) as error:
@@ -326,3 +325,27 @@ def _excerpts(chats: list[Found], words: tuple[str, ...]) -> dict[str, str]:
         for found in chats
         if found.best is not None
     }
+
+
+def excerpt(text: str, words: Sequence[str], length: int, before: int) -> str:
+    """At most `length` characters around the first of these words, or from the beginning.
+
+    Args:
+        before: how many characters may stand before it.
+    """
+    found = pattern(words)
+    first = found.search(folded(text)) if found else None
+    start = max(0, first.start() - before) if first else 0
+    start = 0 if start + length >= len(text) and start < before else start
+    part = text[start : start + length].strip()
+    return ("…" if start else "") + part + ("…" if start + length < len(text) else "")
+
+
+def marked(text: str, words: Sequence[str]) -> Content:
+    """A text as it is shown, with these words reversed wherever they stand."""
+    shown = "\n".join(map(UNICODE.fit, text.split("\n")))
+    content = Content(shown)
+    if found := pattern(words):
+        for hit in found.finditer(folded(shown)):
+            content = content.stylize("reverse", hit.start(), hit.end())
+    return content

@@ -14,9 +14,8 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from app.screens.dialogs.dialog import Entry
-from app.screens.dialogs.finder import Finder
-from app.screens.model_wish import ModelWish
+from app.screens.dialogs.dialog import Entry, Finder
+from app.screens.model_switch import ModelWish
 from engine.model.registry import Availability, ModelEntry
 
 

@@ -1,1 +1,1 @@
-"""What the screen knows of engine, gateway and itself, and how often it looks."""
+"""Readings of the engine, the gateways and the screen itself, and how often they are taken."""

@@ -33,7 +33,7 @@ Place = tuple[str, DOMNode]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What is bound under a name, before the user changes it.
+    """The keys that are bound under a name, before the user changes it.
 
     Attributes:
         place: where it acts.
@@ -49,7 +49,7 @@ class Bound:
 
 
 def bindings_by_name(app: App[int], places: Sequence[Place]) -> dict[str, Bound]:
-    """What the user may change, by its name."""
+    """The keys that the user may change, by their names."""
     found: dict[str, Bound] = {}
     lists = [(place, bindings_of(node)) for place, node in ((EVERYWHERE, app), *places)]
     lists += [(DIALOGS, _own(dialog)) for dialog in Dialog.kinds()]
@@ -90,7 +90,7 @@ def clash(app: App[int], places: Sequence[Place], name: str, keys: str) -> str:
 
 
 def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
-    """What there is to know of each place, first of where the focus is. Keys are those that the
+    """The help on each place, that of the focus first. Keys are those that the
     user has set."""
     screen = app.screen
     if screen.is_modal:
@@ -109,7 +109,7 @@ def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
 
 
 def help_notes(app: App[int], places: Sequence[Place]) -> str:
-    """What there is to know of keys everywhere, in sentences."""
+    """The help on keys everywhere, in sentences."""
     screen = dict(places)[SCREEN]
     leave, back, copy = (
         key_of(action_of(command), screen, app)
@@ -127,12 +127,12 @@ def help_notes(app: App[int], places: Sequence[Place]) -> str:
 
 
 def _words(node: DOMNode) -> Mapping[str, str]:
-    """What the words mean that stand there."""
+    """The meanings of the words that stand there."""
     return _PALETTE if isinstance(node, CommandPalette) else getattr(node, "GLOSS", {})
 
 
 def _name(screen: DOMNode) -> str:
-    """What a dialog is called: by its class, `FindChat` being "Find chat"."""
+    """The name of a dialog: that of its class, `FindChat` being "Find chat"."""
     return re.sub(r"(?<=[a-z])([A-Z])", r" \1", type(screen).__name__).capitalize()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -13,11 +13,8 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from app.screens.dialogs.dialog import AskText, Entry
-from app.screens.dialogs.finder import Finder
-from app.screens.settings.preference import Preference
-from app.screens.settings.preferences import Preferences
-from app.screens.settings.press_key import PressKey
+from app.screens.dialogs.dialog import AskText, Dialog, Entry, Finder
+from app.screens.settings.preferences import Preference, Preferences
 from widgets.line import shorten
 
 _VALUE = 26  # cells
@@ -169,3 +166,26 @@ class ChangeSettings(Finder[None]):
                 f"  {shorten(row.label, room):<{room}} ", (shorten(value, _VALUE), "bold")
             )
             yield Option(line, id=row.id)
+
+
+class PressKey(Dialog[str]):
+    """Asks for a key by having it pressed. None if it was cancelled.
+
+    While it is open, keys that act everywhere do not, so that they can be chosen.
+
+    Args:
+        what: what the key is to do.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(f"Press the key for: {self._what}", markup=False)
+            yield Label(f"{self.key_of('dismiss(None)')} leaves it as it is.")
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss(event.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 from textual.app import App
@@ -12,7 +13,6 @@ from app.screens.bound import sign_of
 from app.screens.deck.deck import Deck
 from app.screens.feeds.alerts import with_unit
 from app.screens.keys.key_groups import bindings_by_name, clash
-from app.screens.settings.preference import Preference
 from app.screens.settings.themes import NAMES, find_theme
 from app.settings.alerts import KINDS, AlertRules
 from app.settings.own_settings import OwnSettings
@@ -26,6 +26,47 @@ from widgets.panels.chat_row import YOU
 OFF = "off"
 CADENCES = {"usual": "as often as is useful", "frugal": "half as often, for a slow line or machine"}
 TARGETS = {"ttft_target_ms": "Time to first token", "tpot_target_ms": "Time per output token"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """One thing that can be changed.
+
+    Attributes:
+        table, name: the setting, as the configuration file has it.
+        section: what it belongs to.
+        label: what it is called, for people.
+        meaning: more of it; empty where the label says all.
+        value: as text.
+        shown: the value for people, where that is another text.
+        allowed: what else it can be, where the value does not tell.
+        choices: what it can be, if that is a few texts.
+    """
+
+    table: str
+    name: str
+    section: str
+    label: str
+    meaning: str
+    value: str
+    shown: str = ""
+    allowed: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """The question by which the user is asked for it."""
+        return "; ".join(filter(None, (f"{self.label}: {self.meaning}", self.allowed)))
+
+    @property
+    def told(self) -> str:
+        """All there is to know of it."""
+        return " · ".join((": ".join(filter(None, (self.label, self.meaning))), self.id))
+
+    @property
+    def id(self) -> str:
+        """How files and refusals call it."""
+        return ".".join(filter(None, (self.table, self.name)))
 
 
 class Preferences:

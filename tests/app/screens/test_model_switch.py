@@ -10,8 +10,7 @@ from textual.app import SystemCommand
 from textual.widgets import Input
 
 from app.screens.dialogs.load_model import LoadModel
-from app.screens.model_switch import ModelSwitch
-from app.screens.model_wish import ModelWish
+from app.screens.model_switch import ModelSwitch, ModelWish
 from engine.api.client import LoadRequest
 from engine.api.status import EnginePhase
 from tests.app.screens.stage import REPLIES, Stage, staged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from textual.binding import BindingType
 from textual.command import CommandList
 from textual.widgets import Input
 
+from app.screens import tui
 from app.screens.deck import commands
 from app.screens.deck.commands import COMMANDS, Command, Key, Offer, Typed
 from app.screens.deck.deck import Deck
@@ -102,3 +104,15 @@ def test_no_two_commands_have_the_same_name() -> None:
     lines = [one.typed.name for one in COMMANDS if one.typed is not None]
     assert len(set(titles)) == len(titles)
     assert len(set(lines)) == len(lines)
+
+
+def test_each_command_that_is_named_in_the_source_is_there() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in Path(tui.__file__).parent.rglob("*.py"))
+    named = {
+        name
+        for source in sources
+        for name in re.findall(
+            r"""(?:user\.key_of|\bkey|action_of|_run)\(["'](.+?)["']\)""", source
+        )
+    }
+    assert {"chat.find", "prompt.send"} <= named <= commands.BY_NAME.keys()

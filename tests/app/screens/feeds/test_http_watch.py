@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from app.gateway.view import Rejection
-from app.screens.feeds.http_watch import HttpWatch
+from app.screens.feeds.gateway_watch import HttpWatch
 from tests.support.scripted_http import ScriptedHttp
 from widgets.panels.http_readings import HttpState
 

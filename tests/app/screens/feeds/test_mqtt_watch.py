@@ -4,7 +4,7 @@ import pytest
 
 from app.gateway.mqtt.transport.link import LinkPhase
 from app.gateway.view import BadMessage, Rejection, UserView
-from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.feeds.gateway_watch import MqttWatch
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
 from widgets.panels import gateway_readings

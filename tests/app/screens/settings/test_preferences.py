@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Label
 
-from app.screens.settings.change_settings import ChangeSettings
-from app.screens.settings.press_key import PressKey
+from app.screens.settings.change_settings import ChangeSettings, PressKey
 from app.settings.layers import load_interface
 from app.settings.settings import Settings
 from tests.app.screens.stage import REPLIES, Stage, staged

@@ -1,0 +1,153 @@
+"""MqttWatch, HttpWatch: the state and the traffic of a gateway, as its panel shows them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, TypedDict
+
+from engine.api.telemetry import Distribution
+from widgets.panels.broker_state import BrokerState
+from widgets.panels.gateway_readings import BadMessage, GatewayUser, Refusals
+from widgets.panels.http_readings import HttpReadings, HttpState
+from widgets.panels.mqtt_readings import MqttReadings
+
+if TYPE_CHECKING:
+    from app.gateway.http.view import HttpSide
+    from app.gateway.mqtt.view import MqttSide, MqttView
+    from app.gateway.view import GatewayView
+
+RATE_SECONDS = 5.0
+
+
+class Traffic:
+    """Rates over the last `RATE_SECONDS`, from counts that only grow."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, int, int]] = deque()  # time, received, sent
+
+    def rates(self, now: float, received: int, sent: int) -> tuple[float, float]:
+        """Add what was counted until now, in seconds of one clock; what came and went a second."""
+        recent = self._recent
+        recent.append((now, received, sent))
+        while len(recent) > 2 and recent[1][0] <= now - RATE_SECONDS:
+            recent.popleft()
+        then, received_then, sent_then = recent[0]
+        seconds = max(now - then, 1e-3)
+        return (received - received_then) / seconds, (sent - sent_then) / seconds
+
+
+class Figures(TypedDict):
+    """The fields of `GatewayReadings` that every gateway has."""
+
+    lasted: float
+    running: int
+    waiting: int
+    accepted: int
+    finished: int
+    rejected: tuple[Refusals, ...]
+    first_token: Distribution
+    bad: tuple[BadMessage, ...]
+    users: tuple[GatewayUser, ...]
+
+
+def figures_of(view: GatewayView) -> Figures:
+    """The figures of a view."""
+    return Figures(
+        lasted=max(view.time - view.since, 0.0),
+        running=view.running,
+        waiting=view.waiting,
+        accepted=view.accepted,
+        finished=view.finished,
+        rejected=tuple(Refusals(r.code, r.reason, r.count) for r in view.rejected),
+        first_token=view.first_token,
+        bad=tuple(BadMessage(b.time, b.topic, b.code, b.reason, b.excerpt) for b in view.bad),
+        users=tuple(GatewayUser(u.name, u.running, u.waiting, u.rejected) for u in view.users),
+    )
+
+
+class MqttWatch:
+    """Reads a gateway at each `look`.
+
+    Attributes:
+        gateway: None without MQTT.
+        readings: what the last look found; None without a gateway.
+    """
+
+    def __init__(self, gateway: MqttSide | None) -> None:
+        self.gateway = gateway
+        self.readings: MqttReadings | None = None
+        self._traffic = Traffic()
+        self._told: BrokerState | None = None
+
+    def look(self) -> None:
+        if self.gateway is None:
+            return
+        view = self.gateway.view()
+        self.readings = self._read(view)
+
+    def new_state(self) -> BrokerState | None:
+        """The state of the connection, if the user has not been told of it.
+
+        An attempt to connect is never told: while a broker is away, attempts come and go.
+        """
+        state = self.readings.state if self.readings else None
+        if state in (None, self._told, BrokerState.CONNECTING):
+            return None
+        self._told = state
+        return state
+
+    def _read(self, view: MqttView) -> MqttReadings:
+        received, sent = self._traffic.rates(view.time, view.received, view.published)
+        return MqttReadings(
+            address=view.address,
+            state=BrokerState[view.phase.name],
+            detail=view.detail,
+            protocol=view.protocol,
+            pool=view.pool,
+            node=view.node,
+            received=received,
+            sent=sent,
+            untold=view.undelivered,
+            **figures_of(view),
+        )
+
+
+class HttpWatch:
+    """Reads a gateway at each `look`.
+
+    Attributes:
+        gateway: None without HTTP.
+        readings: what the last look found; None without a gateway.
+    """
+
+    def __init__(self, gateway: HttpSide | None) -> None:
+        self.gateway = gateway
+        self.readings: HttpReadings | None = None
+        self._traffic = Traffic()
+        self._told = HttpState.SERVING
+
+    def look(self) -> None:
+        if self.gateway is None:
+            return
+        view, failure = self.gateway.view(), self.gateway.failure
+        refused = sum(rejection.count for rejection in view.rejected)
+        came, went = self._traffic.rates(
+            view.time, view.accepted + refused, view.finished + refused
+        )
+        state = HttpState.DRAINING if view.draining else HttpState.SERVING
+        self.readings = HttpReadings(
+            address=view.url,
+            state=HttpState.STOPPED if failure else state,
+            detail=failure,
+            received=came,
+            sent=went,
+            connections=view.connections,
+            **figures_of(view),
+        )
+
+    def has_stopped(self) -> bool:
+        """Whether it has given up, and the user has not been told of it."""
+        before = self._told
+        if self.readings is not None:
+            self._told = self.readings.state
+        return self._told is HttpState.STOPPED and before is not HttpState.STOPPED
