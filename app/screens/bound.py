@@ -8,7 +8,7 @@ from textual.dom import DOMNode
 
 
 def action_of(command: str) -> str:
-    """The action by which the deck's keys run one of its commands."""
+    """The action that runs a command of the deck, as bindings state it."""
     return f"run('{command}')"
 
 

@@ -16,7 +16,7 @@ SHUTDOWN_SECONDS = 12.0
 
 
 class Ending:
-    """What comes before the end of the application.
+    """The steps before the end of the application.
 
     Attributes:
         has_begun: whether it was asked for.
@@ -31,7 +31,7 @@ class Ending:
 
     @property
     def news(self) -> str:
-        """What it does, for the user."""
+        """A sentence for the user on the step that is under way."""
         num_busy = self._sessions.num_own_busy
         replies = "the reply" if num_busy == 1 else f"{num_busy} replies"
         stopping = f"Stopping {replies}; what has come is kept. " if num_busy else ""
@@ -50,8 +50,7 @@ class Ending:
         await self._end_engine()
 
     def complete(self) -> None:
-        """See to it that every reply is kept and that the engine is down, whatever ended the
-        screen."""
+        """Store every reply and shut the engine down, if `run` has not done so."""
         self._sessions.close_all()
         if not self.is_complete:
             self._client.shutdown()

@@ -63,7 +63,7 @@ class Panels:
         )
 
     def show_steps(self, engine: EngineWatch, new: list[StepRecord]) -> None:
-        """Show what moves with every step: the batch and the pool."""
+        """Update the batch and the pool, which change with every step."""
         snapshot = engine.snapshot
         if snapshot is None:
             return
@@ -82,7 +82,7 @@ class Panels:
     def show_figures(
         self, engine: EngineWatch, mqtt: MqttWatch, http: HttpWatch, failures: Mapping[str, str]
     ) -> None:
-        """Show what is read as figures, and so need not move faster than one reads.
+        """Update the panels of figures, which need not change faster than a person reads.
 
         Args:
             failures: why the last turns of chats failed that the engine does not know of, by the

@@ -46,7 +46,7 @@ class Pump:
     a posted message would wake the loop for each token.
 
     Args:
-        refresh_keys: is called in each turn, when it is known what became of the chats.
+        refresh_keys: is called in each turn, after the sessions were polled.
         clock: monotonic seconds.
 
     Attributes:
@@ -122,7 +122,7 @@ class Pump:
             self._come_at(moment)
 
     def turn(self, *, everything: bool = False) -> None:
-        """Carry over what is due, or everything if `everything` is set."""
+        """Carry over the parts that are due, or all of them if `everything` is set."""
         for _ in self._take_turn(everything=everything):
             pass
 
@@ -132,7 +132,7 @@ class Pump:
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         self._began, cadence, current = self._clock(), self.cadence, self._sessions.current
         news = self._sessions.poll()
-        self._tell_ends()
+        self._notify_ends()
         looked = self._is_due("engine", cadence.engine, everything)
         records, turned = self._look() if looked else ([], False)
         if current.key in news or looked:
@@ -148,8 +148,8 @@ class Pump:
             yield
             self._mqtt.look()
             self._http.look()
-            self._tell_broker()
-            self._tell_http()
+            self._notify_broker()
+            self._notify_http()
             self._warn()
             failures = self._sessions.failures(self._engine.views)
             self._panels.show_figures(self._engine, self._mqtt, self._http, failures)
@@ -190,7 +190,7 @@ class Pump:
         engine, phase = self._engine, self._status.phase
         records = engine.look()
         if engine.status != self._status:
-            self._tell(self._status, engine.status)
+            self._notify_model(self._status, engine.status)
             self._status = engine.status
         self._sessions.meet(engine.views.values())
         requests = engine.snapshot.requests if engine.snapshot else ()
@@ -212,7 +212,7 @@ class Pump:
         return records, is_other or bool(changes)
 
     def _look_for_others(self) -> None:
-        """Show what another program on the same store said in the chat on view."""
+        """Show messages that another program on the same store has added to the chat on view."""
         chat = self._sessions.current.chat
         before = chat.messages, chat.places
         if word := chat.look():
@@ -254,18 +254,18 @@ class Pump:
             if self.alerts.rules.bell:
                 self._screen.app.bell()
 
-    def _tell_ends(self) -> None:
-        """Tell the user what became of chats that are not on the screen."""
-        untold, ended = self._sessions.untold, self._sessions.ended
-        while untold:
-            log.error("%s", untold[0])
-            self._screen.notify(untold.pop(0), severity="error")
+    def _notify_ends(self) -> None:
+        """Notify the user of replies that ended in chats that are not on view."""
+        notices, ended = self._sessions.notices, self._sessions.ended
+        while notices:
+            log.error("%s", notices[0])
+            self._screen.notify(notices.pop(0), severity="error")
         while ended:
             find = key_of(action_of("chat.find"), self._screen, self._screen.app)
             self._screen.notify(f"The reply in “{ended.pop(0)}” is there; {find} finds the chat.")
 
-    def _tell_broker(self) -> None:
-        """Tell the user what became of the connection to the broker."""
+    def _notify_broker(self) -> None:
+        """Notify the user of a change of the connection to the broker."""
         state, readings = self._mqtt.new_state(), self._mqtt.readings
         if readings is None:
             return
@@ -287,14 +287,14 @@ class Pump:
                 text = "MQTT: the gateway has stopped; the log says why."
                 self._screen.notify(text, severity="error", timeout=30)
 
-    def _tell_http(self) -> None:
-        """Tell the user if the HTTP gateway has given up."""
+    def _notify_http(self) -> None:
+        """Notify the user if the HTTP gateway has given up."""
         if self._http.has_stopped():
             text = "HTTP: the gateway has stopped; the log says why."
             self._screen.notify(text, severity="error", timeout=30)
 
-    def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
-        """Tell the user what became of a model."""
+    def _notify_model(self, before: EngineStatus, after: EngineStatus) -> None:
+        """Notify the user that a model is ready, or has failed to load."""
         if (after.phase, after.model) == (before.phase, before.model):
             return
         if after.phase is EnginePhase.READY:

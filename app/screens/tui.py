@@ -342,7 +342,7 @@ class Tui(App[int]):
         suspend()
 
     def action_help_quit(self) -> None:
-        """Tell which key ends the program. This is what Ctrl+C does where nothing is selected."""
+        """Show which key ends the program. Ctrl+C does this where nothing is selected."""
         key, copy = key_of("quit", self, self), self.deck.user.key_of("chat.copy_selection")
         self.notify(f"{key} ends the program; {copy} copies where text is selected.")
 
@@ -379,7 +379,7 @@ class Tui(App[int]):
             self.exit(return_code=code)
 
     def keep_replies(self) -> None:
-        """Keep what has come of the replies, while the loop hangs."""
+        """Store the replies as far as they have come, while the loop hangs."""
         self._sessions.close_all()
 
     def give_terminal_back(self) -> None:
@@ -411,7 +411,7 @@ def run(
 ) -> int:
     """Run the interface until the user leaves; returns the exit code.
 
-    The screen is painted first. Then the engine is told to load, and at the end to shut down.
+    The screen is painted first. Then the engine loads the model; at the end it is shut down.
     Gateways are only shown: the caller starts and closes them.
 
     Args:

@@ -34,7 +34,7 @@ class ChatPane(Vertical):
     """
 
     class Counted(Message):
-        """The tokens of what is written are counted."""
+        """The tokens of the draft are counted."""
 
     def __init__(
         self, sessions: SessionList, engine: EngineWatch, glyphs: Glyphs, *, id: str
@@ -60,7 +60,7 @@ class ChatPane(Vertical):
         yield self.prompt
 
     def hint(self, send: str, newline: str, new: str, *, edit: str, resume: str, copy: str) -> None:
-        """Set the names of the keys that the user is told of, as they are bound."""
+        """Set the keys that are shown to the user, as they are bound."""
         self.prompt.hint(send, newline, new)
         self._entries.new_key = self.composer.new_key = new
         self._entries.edit_key, self._entries.resume_key = edit, resume
@@ -105,7 +105,7 @@ class ChatPane(Vertical):
 
     @property
     def can_resume(self) -> bool:
-        """Whether one can go on with the last reply of the chat on view."""
+        """Whether the last reply of the chat on view can be continued."""
         session = self._sessions.current
         return session.chat.can_resume and not self.composer.is_full(session)
 
@@ -129,7 +129,7 @@ class ChatPane(Vertical):
         self.follow()
 
     def follow(self) -> None:
-        """Go to the reply that was asked for. What is written and not sent stays."""
+        """Scroll to the reply that was asked for. The draft stays."""
         self.update()
         self.transcript.follow()
 

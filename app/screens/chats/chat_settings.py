@@ -1,4 +1,4 @@
-"""ChatSettings: with what a chat is asked, where that comes from, and all of it in one line."""
+"""ChatSettings: system prompt and sampling of a chat, where they come from, and as one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _IN_LINE = (*_FIRST, *(name for name in NAMES if name not in _FIRST))
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a chat states for itself.
+    """The settings that a chat states for itself.
 
     Attributes:
         sampling: replaces defaults by name (`engine.api.sampling.SamplingParams`).
@@ -44,7 +44,7 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds where a chat states nothing.
+    """The settings that hold where a chat states none.
 
     Attributes:
         card: of the model; None while none is there.
@@ -136,7 +136,7 @@ def read(name: str, text: str) -> object:
 
 
 def check_one(name: str, value: object) -> None:
-    """Raises InvalidRequestError if a value is wrong by itself."""
+    """Raise InvalidRequestError if a value is wrong by itself."""
     # The smallest output is checked against the largest one, which another field states.
     SamplingParams().override({name: value})
 

@@ -22,7 +22,8 @@ from widgets.figures import count, counted, size
 
 log = logging.getLogger(__name__)
 
-# A draft of so many characters is told beside what is used; a shorter one near the end only.
+# The tokens of a draft of so many characters are shown beside those in use; of a shorter one,
+# only near the end of the context.
 _LONG = 200
 _NEAR = 0.9
 
@@ -41,7 +42,7 @@ class Fit:
 
 
 class Composer:
-    """Has the prompt of the chat on view, with what is attached.
+    """Holds the draft of the chat on view, with its attachments.
 
     Attributes:
         session: the chat that is written in; None before one is shown.
@@ -67,19 +68,19 @@ class Composer:
         return Draft(self._prompt.text, self.attachments, self.editing, self.aside)
 
     def note(self) -> None:
-        """Have the chat on view know what is written in it."""
+        """Give the session on view its draft as it is now."""
         if self.session is not None:
             self.session.draft = self.draft
 
     def show(self, session: OpenSession) -> None:
-        """Go to a chat, with what was written in it."""
+        """Show another chat with its draft."""
         self.note()
         self.session = session
         self.load(draft_of(session, self._sessions.store))
         self._prompt.refuse(session.refusal)
 
     def load(self, draft: Draft) -> None:
-        """Write something else."""
+        """Replace the draft."""
         assert self.session is not None
         self.attachments, self.editing, self.aside = draft.attachments, draft.edited, draft.aside
         self._prompt.load(draft.text, self.session.history)
@@ -101,12 +102,12 @@ class Composer:
         self.attachments = tuple(files)
 
     def begin_edit(self, message: Message) -> None:
-        """Write a message of the user anew. What was written stays beside until that is over."""
+        """Edit a message of the user. The draft is set aside until that is over."""
         aside = (self.draft or None) if self.editing is None else self.aside
         self.load(Draft(as_written(message.content), message.attachments, message.id, aside))
 
     def go_back(self) -> None:
-        """Go on with what was written before a message was edited, or with nothing."""
+        """Stop editing, and go back to the draft that was set aside."""
         self.load(self.aside or Draft())
 
     def update(self) -> bool:
@@ -116,10 +117,10 @@ class Composer:
         length = self._length(text)
         used, limit = self._used(), self._limit()
         self._prompt.show_attachments([self._label(one) for one in self.attachments])
-        tells = self.attachments or len(text) >= _LONG
-        tells = tells or bool(limit and text and used + length.tokens >= _NEAR * limit)
-        ahead = f"{'' if length.is_exact else '~'}{count(length.tokens)}" if tells else ""
-        self._prompt.show_context(used, limit, ahead, used + length.tokens if tells else used)
+        shows = self.attachments or len(text) >= _LONG
+        shows = shows or bool(limit and text and used + length.tokens >= _NEAR * limit)
+        ahead = f"{'' if length.is_exact else '~'}{count(length.tokens)}" if shows else ""
+        self._prompt.show_context(used, limit, ahead, used + length.tokens if shows else used)
         return length.is_settled
 
     def is_full(self, session: OpenSession) -> bool:
@@ -172,7 +173,7 @@ class Composer:
 def context_used(
     session: OpenSession, views: Mapping[str, RequestView], editing: str | None = None
 ) -> int:
-    """How many tokens a chat has so far, with those of a reply in the making.
+    """The number of tokens in a chat so far, with those of a reply in the making.
 
     Args:
         editing: the id of a message; what comes before it is counted.
@@ -197,7 +198,7 @@ def context_used(
 
 
 def draft_of(session: OpenSession, store: Store) -> Draft:
-    """The text in a chat that is written and not sent."""
+    """The draft of a chat, as the store has it if the chat was not looked at yet."""
     if session.draft is None:
         try:
             session.draft = store.drafts.of(session.key) if session.is_own else Draft()
@@ -212,13 +213,13 @@ def draft_of(session: OpenSession, store: Store) -> Draft:
 
 
 def keep_draft(session: OpenSession, draft: Draft, store: Store) -> bool:
-    """Have the store keep what is written in a chat, also in one where nothing was said yet.
+    """Store the draft of a chat, and the chat itself if it has no messages yet.
 
     Returns:
-        whether there was something to keep.
+        whether the draft differed from the stored one.
 
     Raises:
-        StoreError: it could not.
+        StoreError: it could not be stored.
     """
     if not session.is_own or draft == session.kept:
         return False

@@ -1,4 +1,4 @@
-"""DraftMeter: how many tokens the message is that is being written."""
+"""DraftMeter: the number of tokens of the draft."""
 
 from __future__ import annotations
 

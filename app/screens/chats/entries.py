@@ -45,16 +45,15 @@ class Entries:
         """The entries of a session's messages.
 
         Args:
-            views: the requests of the newest snapshot by id. They tell the state of a reply in the
-                making.
-            status: the engine's status, which tells why a reply without a request waits.
+            views: the requests of the newest snapshot by id, for the state of a growing reply.
+            status: the engine's status, for the reason why a reply without a request waits.
             paused: whether the engine is paused.
             can_resume: whether one can go on with the last reply.
         """
         entries: list[Entry] = []
         kept, today = session.entries, date.fromtimestamp(self._clock())
         if today != session.entries_day:
-            # What was said today was said yesterday now.
+            # The times of today's entries, now yesterday's, are to be shown with the day.
             kept.clear()
             session.entries_day = today
         author = "you" if session.is_own else session.chat.conversation.user
@@ -99,7 +98,7 @@ class Entries:
         return entries
 
     def _resumable(self, entry: Entry) -> Entry:
-        """The entry of a reply that ended before it was complete, with how one goes on with it."""
+        """The entry of a reply that ended early, with the key that continues it."""
         how = f"{self.resume_key} continues it"
         if entry.failed:
             return replace(entry, note=f"{entry.note}; {how}")

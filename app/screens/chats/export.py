@@ -58,7 +58,7 @@ def _settings(chat: Conversation) -> str:
 
 
 def _figures(message: Message) -> str:
-    """What a reply took, and how it ended if that was not its own end."""
+    """The figures of a reply, and how it ended if that was not its own end."""
     usage, timings = message.usage, message.timings
     parts = []
     if usage is not None:

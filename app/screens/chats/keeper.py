@@ -1,4 +1,4 @@
-"""ChatKeeper: closes, archives, copies and deletes chats, and takes that back."""
+"""ChatKeeper: closes, archives, renames and deletes chats, and undoes that."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class HeldError(Exception):
 
 
 class ChatKeeper:
-    """Does to a chat what takes it out of view, whether it is open or not. Whoever has something
-    done tells what is raised.
+    """Closes, archives, renames and deletes chats, open or not. Callers show the errors.
 
     Raises:
         HeldError: from `check`, `archive`, `delete` and `rename`; then nothing was done.
@@ -80,7 +79,7 @@ class ChatKeeper:
         return self._note(done) if is_kept else None
 
     def archive(self, key: str) -> Done | None:
-        """Put a chat away, or take it back if it was put away; None if it is not in the store."""
+        """Archive a chat, or take it out of the archive; None if it is not in the store."""
         self.check(key)
         chat = self._store.conversation(key)
         if chat is None:
@@ -141,8 +140,8 @@ class ChatKeeper:
         return done
 
     def _take_off(self, key: str) -> bool:
-        """Take a chat off the screen, its reply in the making ended; returns whether there was
-        one. What others hold goes on."""
+        """Take a chat off the screen and end its reply; returns whether one was in the making. The
+        reply of a chat that others hold goes on."""
         session = self._sessions.find(key)
         if session is not None:
             self._sessions.close(session)

@@ -21,9 +21,9 @@ KEPT_REQUESTS = 4096
 class Numbering:
     """Numbers chats.
 
-    A chat of the screen has the number that the store keeps for it. What others hold, such as chats
-    over MQTT, and requests that belong to no chat, are numbered as they come. They keep their
-    numbers while they are shown, and as long afterwards as `KEPT` others have not come.
+    A chat of the screen has the number that the store keeps for it. Chats of others, such as those
+    over MQTT, and requests without a chat are numbered as they come. They keep their numbers while
+    they are shown, and afterwards until `KEPT` others have come.
 
     Args:
         chat_of: gives the chat of a request that was made just now, by the request's id; None if it
@@ -78,9 +78,9 @@ class Numbering:
         return ChatNumber(self._theirs[key], theirs=True) if key in self._theirs else None
 
     def subject(self, request_id: str, chat: str = "") -> Subject:
-        """The chat of a request, as the log names it. If the request was never shown, or not for
-        long, it is named by its id, unless its chat is at hand: steps tell of a request sooner than
-        the engine's figures do.
+        """The chat of a request, as the log names it. A request that was never shown, or not for
+        long, is named by its id, unless its chat is known: steps list a request sooner than the
+        engine's figures do.
 
         Args:
             chat: the id of its chat, if that is known.

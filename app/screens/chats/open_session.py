@@ -51,7 +51,7 @@ class OpenSession:
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be said in the chat; empty if something can."""
+        """Why no message can be sent in the chat; empty if one can."""
         return self.chat.refusal if isinstance(self.chat, WatchedChat) else ""
 
     @property
@@ -68,18 +68,18 @@ class OpenSession:
 
     @property
     def settings(self) -> ChatSettings:
-        """With what its next turn is asked."""
+        """The settings of its next turn."""
         conversation = self.chat.conversation
         return ChatSettings(conversation.system, conversation.sampling)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said in it yet."""
+        """Whether it has no message yet."""
         return self.chat.is_empty if isinstance(self.chat, ChatSession) else not self.chat.messages
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has it: something was said in it, or is written."""
+        """Whether the store has it: it has a message, or a draft."""
         return bool(self.kept) or not self.is_empty
 
     @property
@@ -135,13 +135,13 @@ class OpenSession:
 
 
 def as_written(text: str) -> str:
-    """A message as it is written into the prompt, where a slash alone begins a command."""
+    """A message as the prompt has it, where a line with a single slash is a command."""
     return f"/{text}" if text.startswith("/") else text
 
 
 def title_of(conversation: Conversation) -> str:
-    """The title that a person sees. It begins with whoever holds the conversation, if that is not
-    the user of the screen."""
+    """The title as it is shown. It begins with the name of the user who holds the conversation, if
+    that is not the user of the screen."""
     title = conversation.title or UNTITLED
     if conversation.source in THEIRS:
         title = f"@{conversation.user} {title}"

@@ -49,9 +49,9 @@ class SessionList:
         closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
         numbering: by what number the screen calls chats, those of the engine's requests too.
-        untold: sentences that the user is still to be told: on each chat that cannot be read and so
-            is not open any more, on each that is not saved from now on, and on each closed one
-            whose reply failed.
+        notices: sentences that are still to be shown to the user: on each chat that cannot be read
+            and so is not open any more, on each that is not saved from now on, and on each closed
+            one whose reply failed.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class SessionList:
         self.store = store
         self.system = system
         self._sampling = dict(sampling or {})
-        self.untold: list[str] = []
+        self.notices: list[str] = []
         self.ended: list[str] = []
-        kept = store.conversations(open_only=True, tell=self.untold.append)
+        kept = store.conversations(open_only=True, tell=self.notices.append)
         failed = store.failed()
         self.sessions: list[OpenSession] = []
         self.closed: list[OpenSession] = []
@@ -127,12 +127,12 @@ class SessionList:
         return session
 
     def go_to(self, session: OpenSession) -> None:
-        """Put a session on view, whose messages are read now. If they cannot be, it is told in
-        `untold`, and the one on view stays."""
+        """Put a session on view, whose messages are read now. If they cannot be, `notices`
+        says so, and the one on view stays."""
         try:
             session.read()
         except StoreError as error:
-            self.untold.append(str(error))
+            self.notices.append(str(error))
             self.sessions.remove(session)
             if self.current not in self.sessions:
                 self.go_to(self._newest())
@@ -241,7 +241,7 @@ class SessionList:
         return Defaults(card, self._sampling)
 
     def configure(self, session: OpenSession, settings: ChatSettings) -> None:
-        """Change with what a chat is asked, from its next turn on.
+        """Change the settings of a chat, from its next turn on.
 
         Raises:
             StoreError: the store could not note it.
@@ -254,8 +254,8 @@ class SessionList:
         """Why the last turns failed that were asked here, by the chats' ids.
 
         Args:
-            known: the requests that the engine tells of, which are left out: among them are none
-                that it refused.
+            known: the requests in the engine's snapshot, which are left out: it has none that was
+                refused.
         """
         return {
             session.key: session.trouble
@@ -264,7 +264,7 @@ class SessionList:
         }
 
     def poll(self) -> set[str]:
-        """Take in what the engine has given; returns the keys of the sessions that have news."""
+        """Drain the streams of all sessions; returns the keys of those that have news."""
         news = set()
         for session in self._held:
             if session.chat.poll() is not None:
@@ -272,12 +272,12 @@ class SessionList:
                 session.unread = session is not self.current
             unsaved = session.chat.unsaved
             if unsaved and not session.was_unsaved:
-                self.untold.append(f"“{session.title}” is not saved: {unsaved}")
+                self.notices.append(f"“{session.title}” is not saved: {unsaved}")
             session.was_unsaved = bool(unsaved)
         for session in [one for one in self.closed if not one.chat.is_busy]:
             self.closed.remove(session)
             if trouble := session.trouble:
-                self.untold.append(f"“{session.title}”, which is closed: {trouble}")
+                self.notices.append(f"“{session.title}”, which is closed: {trouble}")
             elif session.chat.messages[-1].finish_reason is not FinishReason.ABORT:
                 self.ended.append(session.title)
         return news
@@ -296,8 +296,8 @@ class SessionList:
         self._keep_on_view(self.current)
 
     def _blank(self) -> Conversation:
-        """A new one. It begins with the preset that was chosen for that, or with what the program
-        was started with."""
+        """A new conversation. It has the preset that was chosen for new ones, or the settings that
+        the program was started with."""
         settings = ChatSettings(self.system)
         try:
             name = self.store.presets.default()
@@ -338,7 +338,7 @@ class SessionList:
         return transcript.conversation if transcript else None
 
     def is_held_elsewhere(self, key: str) -> bool:
-        """Whether a chat is at hand at a gateway, so that whoever holds it may go on with it."""
+        """Whether a gateway has a chat, so that its user may continue it."""
         return any(gateway.holds(key) for gateway in self._theirs)
 
     def _held_elsewhere(self, request_id: str) -> tuple[Transcripts | None, Transcript | None]:
@@ -353,17 +353,16 @@ class SessionList:
         return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))
 
     def _last_on_view(self) -> OpenSession | None:
-        """The open session that was on view last; None if it is not known."""
+        """The session that was on view last; None if that is not known, or it is not open."""
         try:
-            key = self.store.on_view.key()
+            return self.find(self.store.on_view.key())
         except StoreError as error:
             log.error("%s", error)
             return None
-        return self.find(key) if key is not None else None
 
     def _keep_on_view(self, session: OpenSession) -> None:
-        """Have the next start show this session. If the store fails, it shows another one, which is
-        no reason to disturb the user."""
+        """Store which session is on view, for the next start. If that fails, another one is shown
+        then, which is only logged."""
         try:
             self.store.on_view.keep(session.key)
         except StoreError as error:

@@ -56,7 +56,7 @@ class Sidebar:
                 self._listed = {one.id: one for one in sessions.store.roster.chats()}
                 self._version = version
         except StoreError as error:
-            # What was read before stays. It is told once: this is called many times a second.
+            # The rows that were read before stay. Logged once: this runs many times a second.
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 log.error("%s", error)

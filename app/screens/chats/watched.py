@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WatchedChat:
-    """Can be read as a `ChatSession` can. Nothing can be said in it.
+    """Has the interface of a `ChatSession`, and refuses to send or change anything.
 
     Args:
         messages: the chat's messages as the store has them. If the gateway has the chat, they are
@@ -73,7 +73,7 @@ class WatchedChat:
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be said in this chat."""
+        """Why no message can be sent in this chat."""
         return held_by(self.conversation.user)
 
     def follow(self, request_id: str) -> None:
@@ -97,7 +97,7 @@ class WatchedChat:
         return after
 
     def stop(self) -> None:
-        """End the reply at the next step; whoever holds the chat is told."""
+        """End the reply at the next step; the gateway says so to the user who holds the chat."""
         if self.request_id is not None:
             self._client.abort(self.request_id)
 
@@ -105,7 +105,7 @@ class WatchedChat:
         """Stop watching. A reply in the making goes on."""
 
     def send(self, _text: str, *, attachments: object = ()) -> NoReturn:
-        """Refuse to say anything.
+        """Refuse to send a message.
 
         Raises:
             InvalidRequestError: always.
@@ -129,7 +129,7 @@ class WatchedChat:
         raise InvalidRequestError(self.refusal, "message")
 
     def look(self) -> str:
-        """Nothing: whoever holds the chat goes on with it, and `poll` reads that."""
+        """Do nothing: `poll` reads what the user who holds the chat does."""
         return ""
 
     def bring(self, _message_id: str) -> NoReturn:
@@ -158,5 +158,5 @@ class WatchedChat:
 
 
 def held_by(user: str) -> str:
-    """Why nobody else can do anything to a chat that is held over a gateway."""
+    """Why a chat that is held over a gateway cannot be changed elsewhere."""
     return f"{user} holds this chat elsewhere; here it can be watched and stopped"

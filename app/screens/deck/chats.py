@@ -22,7 +22,7 @@ class ChatActions:
     the chat on view.
 
     Args:
-        switched: is called when another chat is to be on view.
+        switched: is called when another chat has become the current one.
     """
 
     _user: Dialogue
@@ -52,7 +52,7 @@ class ChatActions:
         self._switched()
 
     def open(self, conversation_id: str) -> bool:
-        """Go to a chat, opening it if need be; returns whether it is on view."""
+        """Go to a chat, opening it if it is not open; returns whether it is on view."""
         with self._user.errors_shown():
             if self._sessions.open(conversation_id):
                 self._switched()
@@ -64,13 +64,13 @@ class ChatActions:
         """Find a chat by the words in it, and go to it.
 
         Args:
-            words: those that are searched for first.
+            words: the search that the dialog opens with.
         """
         before = self._sessions.current
 
         def show_changes() -> None:
             if self._sessions.current is not before:
-                self._switched()  # for the one on view was deleted, or brought back
+                self._switched()  # the one on view was deleted, or restored
 
         def open_it(chosen: Chosen) -> None:
             show_changes()
@@ -98,7 +98,7 @@ class ChatActions:
     # Closing, archiving, deleting, and undoing that.
 
     def close(self) -> None:
-        """Close the chat on view, with what is written in it as it stands."""
+        """Close the chat on view; its draft is kept."""
         self._drafts.keep()
         session = self._sessions.current
         goes_on = " its reply goes on," if session.chat.is_busy else ""
@@ -127,7 +127,7 @@ class ChatActions:
         self._switched()
 
     def undo_last(self) -> None:
-        """Undo it and say so; a chat may be on view that the screen does not show yet."""
+        """Undo it and say so. The caller shows the current chat, which may be another one now."""
         try:
             done = self._keeper.undo()
         except StoreError as error:
@@ -170,13 +170,13 @@ class ChatActions:
 
     @property
     def _key(self) -> str:
-        """The id of the chat that keys act on."""
+        """The id of the chat that the commands act on."""
         if self._pane.list.has_focus:
             return self._pane.list.cursor
         return self._sessions.current.key
 
     def _remove(self, act: Callable[[str], Done | None]) -> None:
-        """Do something to a chat that takes it out of view."""
+        """Archive or delete a chat, which may be the one on view."""
         key, before = self._key, self._sessions.current
         with self._user.errors_shown():
             if (done := act(key)) is not None:

@@ -1,4 +1,4 @@
-"""Commands: the table of all that the user can have done on the deck.
+"""Commands: the table of the deck's commands.
 
 A command is one entry. Bindings, key bar, help, palette and slash commands are made from it.
 """
@@ -30,8 +30,8 @@ from app.screens.panels import Panels
 
 
 class Target(Protocol):
-    """The deck, as far as commands need it: the objects that act for the user, and the screen's
-    own panes and focus."""
+    """The part of the deck that commands use: the objects that act for the user, and the screen's
+    panes and focus. The deck imports this module, so this module cannot import the deck."""
 
     user: Dialogue
     sessions: SessionList
@@ -70,15 +70,14 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A command as a line of the prompt.
+    """A command as a line of the prompt: a slash, the name and a text.
 
     Attributes:
-        name: what follows the slash.
-        does: in a few words.
-        takes: what follows the name.
-        run: is given that text; False if it refused it, with a message to the user. Without a text
-            the command itself is run, if it does anything.
-        completed: gives the completions of a text.
+        does: the command in a few words.
+        takes: a word for the text.
+        run: is called with the text; False if it was refused, with a message to the user. Without
+            a text, the `run` of the command is called, if it has one.
+        completed: the completions of a text.
     """
 
     name: str
@@ -95,10 +94,10 @@ class Key:
     Attributes:
         keys: separated by commas.
         id: the name by which the user changes the keys; several commands may share it.
-        words: for the key bar.
-        tip: what the key does, in a sentence; the words if empty.
+        words: the label on the key bar.
+        tip: a sentence for the help; empty if it is the label.
         show: whether the key bar shows it while it is enabled.
-        first: whether the key acts before the prompt, which would take it for text.
+        first: whether the key acts before the widget that has the focus.
     """
 
     keys: str
@@ -114,9 +113,9 @@ class Offer:
     """A command in the palette, and behind a slash by its title with dashes.
 
     Attributes:
-        rank: commands are ordered by it, and those of one rank as they stand in the table.
-        does: in a few words, if that is not what the key does.
-        offered: whether the palette has it now.
+        rank: the palette is sorted by it; commands of one rank stay in the table's order.
+        does: the command in a few words; empty if that is the text of its key.
+        offered: whether the palette lists it now.
     """
 
     rank: int
@@ -130,10 +129,10 @@ class Command:
     """One command.
 
     Attributes:
-        run: None for one that only a line with a text runs.
+        run: None if the command is only a line with a text.
         when: whether its key is enabled. The palette runs a command at any time.
-        of_transcript: the action of the transcript that this is, which has a key of its own.
-        alias: the name of one whose keys have the id of another command.
+        of_transcript: the transcript's action that it runs, whose key the palette shows.
+        alias: its name, if its keys have the id of another command.
     """
 
     run: Callable[[Target], object] | None = None
@@ -146,7 +145,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """By which it is run: the id of its keys, or if it has none its name behind a slash."""
+        """The name that runs it: the id of its keys, or without keys the name behind a slash."""
         if self.key is not None:
             return self.alias or self.key.id
         if self.offer is not None:
@@ -189,7 +188,7 @@ def _escapes(name: str) -> Callable[[Target], bool]:
 
 
 def _switch(name: str, title: str, start: str, end: str) -> Command:
-    """A switch of the engine, which says what it does now."""
+    """A command that turns a switch of the engine; the palette says in which direction."""
 
     def does(deck: Target) -> str:
         knob = deck.engine.knob(name)
@@ -206,7 +205,7 @@ def _archives(deck: Target) -> str:
 
 # In the order of help, and of the key bar.
 COMMANDS: tuple[Command, ...] = (
-    # From chat to chat, and what becomes of a chat.
+    # Chats.
     Command(
         lambda d: d.chats.close(),
         Key("ctrl+w", "chat.close", "Close chat", "Close the chat; it is kept"),
@@ -287,7 +286,7 @@ COMMANDS: tuple[Command, ...] = (
             completed_paths,
         ),
     ),
-    # The messages on view.
+    # Messages.
     Command(
         lambda d: d.read(),
         Key("ctrl+up", "chat.read", "Messages", "Go from message to message and act on them"),
@@ -302,7 +301,7 @@ COMMANDS: tuple[Command, ...] = (
             ("fold", "Unfold message"),
         )
     ),
-    # The prompt is small, and the transcript is what one pages.
+    # The prompt is a few lines high, so these keys page the transcript.
     Command(
         lambda d: d.chat.transcript.action_page_up(),
         Key("pageup", "chat.page_up", "Page up", first=True),
@@ -329,7 +328,7 @@ COMMANDS: tuple[Command, ...] = (
         Key("end", "chat.follow", "Follow the reply", first=True),
         when=_can_follow,
     ),
-    # What the chat is asked with, and what is written.
+    # Settings of the chat, and the draft.
     Command(
         lambda d: d.settings.ask(),
         Key("f5", "chat.settings", "Settings", "What this chat is asked with", first=True),
@@ -379,7 +378,7 @@ COMMANDS: tuple[Command, ...] = (
             ),
         )
     ),
-    # An action and no message: keys that follow find it done.
+    # An action and not a message of the prompt: it is done before the next key is handled.
     Command(lambda d: d.slash.enter(), Key("enter", "prompt.send", "Send"), when=_in_prompt),
     Command(
         lambda d: d.messages.branch(-1),
@@ -393,7 +392,7 @@ COMMANDS: tuple[Command, ...] = (
         Offer(8, "Next branch"),
         when=lambda d: not d.has_class("-engine") and d.chat.has_focus_within,
     ),
-    # These are shown where there are branches.
+    # The key bar shows these where there are branches.
     Command(
         lambda d: d.messages.branch(-1),
         Key("left_square_bracket", "chat.branch_before", "Branch before", show=True),
@@ -477,15 +476,15 @@ COMMANDS: tuple[Command, ...] = (
         lambda d: d.drafts.detach_last(),
         offer=Offer(5, "Take attachment away", "The last one of this message"),
     ),
-    # Chat and engine. F2 acts before what is typed after it, which is meant for the pane on view
-    # then.
+    # Chat and engine. F2 acts before the focused widget, so that what is typed after it goes to the
+    # pane that it has shown.
     Command(
         lambda d: d.toggle_engine(),
         Key("f2", "view.mode", "Engine", "Between chat and engine", show=True, first=True),
         Offer(11, "Chat or engine"),
         when=lambda d: not d.is_at_engine,
     ),
-    # The key bar says that Esc does it too.
+    # The key bar shows Escape for it.
     Command(
         lambda d: d.to_chat(),
         Key("f2", "view.mode", "Chat", first=True),
@@ -513,7 +512,7 @@ COMMANDS: tuple[Command, ...] = (
         lambda d: d.show_knob_history(),
         offer=Offer(10, "History of knobs", "Who changed what", offered=_has_model),
     ),
-    # Both words of each find it, whichever it does now.
+    # A title has both words, so that the palette finds it by either.
     _switch("paused", "Pause or resume", "All stand still", "Paused now: all go on"),
     _switch("draining", "Drain or stop draining", "Admit nothing new", "Draining now: admit again"),
     Command(
@@ -536,7 +535,7 @@ COMMANDS: tuple[Command, ...] = (
         Offer(3, "Find chat…"),
         typed=Typed("search", "Find any chat", "WORDS", lambda d, t: d.chats.find(t)),
     ),
-    # The focused panel acts before: the digits may belong to a number that is being typed.
+    # Not before the focused panel: a digit may be part of a number that is being typed there.
     *(
         Command(
             partial(lambda n, d: d.show_panel(n), n),
@@ -589,7 +588,7 @@ def bindings() -> list[Binding]:
 
 
 def typed(deck: Target) -> list[Slash]:
-    """The commands that are there for lines of the prompt."""
+    """The commands that are lines of the prompt, by name."""
 
     def run(command: Command, line: Typed, text: str) -> object:
         if text or command.run is None:
@@ -608,7 +607,7 @@ def typed(deck: Target) -> list[Slash]:
 
 
 def palette(deck: Target) -> Iterator[SystemCommand]:
-    """The commands of the palette, those on the chat on view first."""
+    """The commands of the palette, by rank."""
     transcript = deck.chat.transcript
     keys, its_keys = deck.user.keys(), by_action(transcript, transcript.app)
     found = [(command.offer, command) for command in COMMANDS if command.offer is not None]
@@ -639,8 +638,8 @@ def choices(deck: Target) -> Iterator[SystemCommand]:
 def entry(
     title: str, run: Callable[[], Any], app: App[Any], does: str = "", key: Binding | None = None
 ) -> SystemCommand:
-    """A command of the palette. It says its key as the user has set it, and what it does: as the
-    key says it if `does` is empty."""
+    """A command of the palette, with its key as the user has set it. If `does` is empty, it has the
+    text of the key."""
     if key is not None:
         does = f"{app.get_key_display(key)} · {does or key.tooltip or key.description}"
     return SystemCommand(title, does, run)

@@ -28,20 +28,20 @@ PIN = "system"
 
 @dataclass(eq=False)
 class EngineControl:
-    """Changes what the engine does, and has the broker connected again."""
+    """Changes knobs, pins, priorities and the broker's connection, and stops requests."""
 
     _user: Dialogue
     _sessions: SessionList
     _engine: EngineWatch
     _mqtt: MqttWatch
     _panels: Panels
-    # Those asked for that no snapshot has yet.
+    # Priorities that were set and that no snapshot has yet, by request id.
     _priorities: dict[str, int] = field(default_factory=dict, init=False)
 
     # Requests.
 
     def stop_request(self) -> None:
-        """Stop the request under the cursor, as Esc stops the reply of the chat on view."""
+        """Stop the request under the table's cursor; ask first if it is somebody else's."""
         row = self._panels.table.current
         view = row.view if row else None
         if row is None or view is None or view.finish_reason is not None:
@@ -52,14 +52,13 @@ class EngineControl:
             self._sessions.client.abort(view.request_id)
 
     def stop_theirs(self, request_id: str, title: str, user: str) -> None:
-        """Ask, then stop somebody else's reply: the key is the one that stops one's own."""
-
+        """Ask, then stop somebody else's reply. The same key stops the user's own at once."""
         question = UNICODE.fit(f"Stop the reply in “{title}”? {user} is told.")
-        # By its id: the user may have asked again meanwhile.
+        # By the request's id: its user may have sent another one meanwhile.
         self._user.confirm(question, "stop it", partial(self._sessions.client.abort, request_id))
 
     def prioritize(self, levels: int) -> None:
-        """Raise the priority of the request under the cursor by so many levels."""
+        """Raise the priority of the request under the table's cursor by this many levels."""
         row = self._panels.table.current
         if row is None:
             return
@@ -76,7 +75,7 @@ class EngineControl:
             for request_id, priority in self._priorities.items()
             if request_id in views and views[request_id].priority != priority
         }
-        # Keys come faster than snapshots.
+        # A key can be pressed again before a snapshot has the new priority.
         priority = self._priorities.get(view.request_id, view.priority) + levels
         try:
             self._sessions.client.set_priority(view.request_id, priority)
@@ -101,7 +100,7 @@ class EngineControl:
             self._user.fail(error.message)
 
     def switch_knob(self, name: str) -> None:
-        """Turn a switch the other way."""
+        """Turn a switch on if it is off, and off if it is on."""
         if knob := self._engine.knob(name):
             self.set_knob(name, not knob.requested)
 
@@ -119,8 +118,8 @@ class EngineControl:
         self._user.ask(PickPolicy(items, now), lambda chosen: self.set_knob("policy", chosen[1]))
 
     def undo_knob(self) -> None:
-        """Undo the last change of knobs, whichever panel is on view. Several presses of a key are
-        one change, as they are where its effect is shown."""
+        """Undo the last change of knobs. Several presses of a key within `TURN_SECONDS` are one
+        change, as they are where its effect is shown."""
         self._panels.knobs.forget()
         try:
             change = self._sessions.client.undo_knobs(who=YOU, within=TURN_SECONDS)
@@ -135,7 +134,7 @@ class EngineControl:
     # The system prompt in the cache, and the broker.
 
     def pin(self) -> None:
-        """Keep the system prompt of the conversation on view in the KV cache."""
+        """Pin the system prompt of the chat on view in the KV cache."""
         system = self._sessions.current.chat.conversation.system
         if not system:
             self._user.refuse("This chat has no system prompt.")

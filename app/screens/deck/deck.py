@@ -50,10 +50,10 @@ from widgets.panels.log_panel import LogPanel
 from widgets.panels.mqtt_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
 
-WIDE = 170  # columns from which on the chats stand at the side, unless the user says otherwise
+WIDE = 170  # columns from which on the chats stand at the side, unless the user chose otherwise
 LEAST = 150  # columns below which there is no room for them
 
-# A user who presses Escape once more than it takes to leave something does not mean the reply.
+# One Escape more than it takes to leave something is not meant to stop the reply.
 STRAY_SECONDS = 1.0
 
 # Messages of widgets that ask for a command.
@@ -67,20 +67,21 @@ _WANTED: dict[type[Message], str] = {
 
 class Deck(Screen[None]):
     """Lays out the panes by the size of the terminal, and decides which of them has the focus and
-    what Escape does. `deck.tcss` says what is shown where. What the user can have done is the table
-    of `commands.py`, and is done by the objects that are attributes here.
+    what Escape does. `commands.py` has the table of its commands; the objects that are attributes
+    here carry them out.
 
-    Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
-    `-chats` while all chats stand at the side, without tabs then; `-gateway` where there is one, or
-    its panel was asked for, and `-mqtt` or `-http` as its panel is on view; `-spare` while the
-    panel asked for is one of those that low screens leave out; `-pair` while latencies or devices
-    are asked for, which share a page; and one of each breakpoint.
+    `deck.tcss` lays the panes out by these classes: `-engine` while the engine is on view and the
+    chat is not, where both do not fit; `-chats` while all chats stand at the side, in place of
+    tabs; `-gateway` if a gateway runs or its panel was selected, and `-mqtt` or `-http` for the
+    panel of the two that is on view; `-spare` while the selected panel is one that low screens
+    leave out; `-pair` while latencies or devices are selected, which share a page; and one of each
+    breakpoint.
 
     Args:
         sessions: over the engine, and over the gateways if there are any.
 
     Attributes:
-        clock: monotonic seconds, by which Escape is stray or meant.
+        clock: monotonic seconds, for `STRAY_SECONDS`.
     """
 
     AUTO_FOCUS = "PromptArea"
@@ -121,7 +122,11 @@ class Deck(Screen[None]):
         self.messages = MessageActions(user, sessions, chat, self.chats, self.control, self.leave)
         self.prompts = SavedPrompts(user, sessions, chat, self.leave, lambda: self.slash.names())
         self.slash = SlashCommands(
-            *(user, chat, self.settings, self.drafts, self.prompts),
+            user,
+            chat,
+            self.settings,
+            self.drafts,
+            self.prompts,
             lambda: typed(self),
             lambda: self.app.get_system_commands(self),
         )
@@ -134,12 +139,12 @@ class Deck(Screen[None]):
         self._gateway = panels.http if self.mqtt.gateway is None else panels.mqtt
         self._chats_wanted: bool | None = None  # None is by the width
         self._left_at = -math.inf
-        self._came_to: str | None = None  # what was in the prompt when a panel brought the chat
-        self._enabled = ("", False, False)  # as the key bar shows it
+        self._came_to: str | None = None  # text of the prompt when a panel opened the chat
+        self._enabled = ("", False, False)  # Escape's command, can continue, can regenerate
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where keys act that are not everywhere's."""
+        """The nodes with keys of their own, under their headings in the help."""
         return (
             (SCREEN, self),
             (PROMPT, self.chat.prompt.area),
@@ -170,12 +175,12 @@ class Deck(Screen[None]):
         name: str | None = None,
         pause: bool = False,
     ) -> Timer:
-        """As Textual's, but it rings in any case.
+        """Textual's `set_timer`, but the callback is always called.
 
-        Textual 8.2 leaves out what is overdue when its task first looks at the clock, for timers
-        that ring once too: with a negative delay it then looks for ever, with 0 it divides by it,
-        and a short one never rings where another thread held the interpreter meanwhile. The first
-        froze the interface under load, the last would end the pump.
+        Textual 8.2 skips a tick that is overdue when the timer's task first reads the clock, also
+        of a timer that ticks once: with a negative delay it then loops for ever, it divides by a
+        delay of 0, and a short delay never ends in a call if another thread held the interpreter
+        meanwhile. The first froze the interface under load, the last would stop the pump.
         """
         timer = super().set_timer(delay, callback, name=name, pause=True)
         timer._skip = False
@@ -207,7 +212,7 @@ class Deck(Screen[None]):
         return super().check_action(action, parameters)
 
     def show_keys(self) -> None:
-        """Show keys as they are bound now."""
+        """Show the keys in prompt, transcript and panels as they are bound now."""
         key, area, transcript = self.user.key_of, self.chat.prompt.area, self.chat.transcript
         self.chat.hint(
             key("prompt.send"),
@@ -225,8 +230,8 @@ class Deck(Screen[None]):
         self.refresh_bindings()
 
     def refresh_keys(self) -> None:
-        """Have the key bar show what Escape does now, and whether a reply can be gone on with or
-        made anew."""
+        """Update the key bar if Escape has another command now, or if a reply can be continued or
+        regenerated and could not before, or the reverse."""
         session = self.sessions.current
         enabled = self.escape, session.chat.can_resume, session.can_regenerate
         if enabled != self._enabled:
@@ -234,13 +239,13 @@ class Deck(Screen[None]):
             self.refresh_bindings()
 
     def on_screen_suspend(self) -> None:
-        """A dialog or the palette has come: other keys act."""
+        """A dialog or the palette was opened, which has other keys."""
         self.refresh_bindings()
 
     # The chat on view.
 
     def switched(self) -> None:
-        """Show the chat that is on view now."""
+        """Show the current session of the list, after another one has become that."""
         self.drafts.keep()  # of the chat before, which is shown until `update`
         self.panels.kv.select(self.sessions.number_of(self.sessions.current))
         self.chat.update()
@@ -258,7 +263,7 @@ class Deck(Screen[None]):
         self.notify(f"Copied the selection, {len(selected):,} characters.")
 
     def load_model(self, wish: str) -> bool:
-        """Ask the application for a model; False if none is named."""
+        """Have the application load a model; False if none is named."""
         if not wish:
             self.user.refuse("/model needs a name, a folder, a file or a hub id.")
             return False
@@ -279,18 +284,18 @@ class Deck(Screen[None]):
 
     @on(ChatPane.Counted)
     def send_held(self) -> None:
-        """Send what was to be sent while its tokens were counted, if nobody has changed it."""
+        """Send the message that was held until its tokens were counted, unless it was changed."""
         if self.drafts.is_held:
             self.slash.enter()
 
     @on(TextArea.Changed)
     def follow_draft(self, event: TextArea.Changed) -> None:
-        """Complete a slash that is being written, and have the draft kept."""
+        """Offer completions of a line that begins with a slash, and have the draft kept."""
         area = self.chat.prompt.area
         if event.text_area is not area:
             return
         area.offer()
-        # What is written into the chat that a panel brought is meant for it, as Escape is then.
+        # Once the user writes here, Escape is meant for this chat and does not go back.
         if self._came_to not in (None, area.text):
             self._came_to = None
             self.refresh_keys()
@@ -311,11 +316,11 @@ class Deck(Screen[None]):
 
     @on(Transcript.Typed)
     def write(self, event: Transcript.Typed) -> None:
-        """Go on in the prompt with what was typed above it."""
+        """Give the prompt the text that was typed while the transcript had the focus."""
         self.leave()
         self.chat.prompt.area.post_message(events.Paste(event.text))
 
-    # What the dashboard asks for.
+    # Messages of the panels.
 
     @on(KnobPanel.Turned)
     def turn_knob(self, event: KnobPanel.Turned) -> None:
@@ -350,8 +355,8 @@ class Deck(Screen[None]):
     def show_blocks(self, event: SessionTable.Highlighted) -> None:
         self.panels.kv.select(event.row.name.number)
 
-    # Leaving. Escape leaves a panel, a dialog, an edit, or a chat that a panel brought. It stops a
-    # reply only where it is typed below that reply, and not just after it left something.
+    # Leaving. Escape leaves a panel, a dialog, an edit, or a chat that was opened from a panel. It
+    # stops a reply only from the prompt below it, and not just after it has left something.
 
     @property
     def escape(self) -> str:
@@ -369,24 +374,24 @@ class Deck(Screen[None]):
         return "chat.stop" if session.is_own else "chat.stop_theirs"
 
     def leave(self) -> None:
-        """Come back to the prompt."""
+        """Go back to the prompt."""
         self.chat.transcript.rest()
         self.to_chat()
         self._note_left()
 
     def leave_edit(self) -> None:
-        """Leave the message as it was that is being edited."""
+        """Stop editing a message, which stays as it was."""
         self.chat.composer.go_back()
         self.user.forget()
         self._note_left()
 
     def go_back(self) -> None:
-        """Go back to the panel from which the chat was gone to."""
+        """Go back to the panel from which this chat was opened."""
         self._note_left()
         self.show_panel(self._panel + 1)
 
     def _note_left(self) -> None:
-        """Note that something was left, so that the next Escape is not taken for more."""
+        """Note the time, so that one more Escape just after this stops no reply."""
         self._left_at = self.clock()
         self._came_to = None
         self.refresh_keys()
@@ -408,8 +413,8 @@ class Deck(Screen[None]):
         return self.has_class("-engine")
 
     def to_chat(self) -> None:
-        """Give the prompt the focus, and leave a panel that is zoomed first: hidden behind that,
-        the prompt would lose the focus as soon as it has it."""
+        """Give the prompt the focus. A zoomed panel is left first: hidden behind it, the prompt
+        would lose the focus at once."""
         self.remove_class("-engine")
         area = self.chat.prompt.area
         if self.maximized not in (None, *area.ancestors_with_self):
@@ -417,7 +422,7 @@ class Deck(Screen[None]):
         area.focus()
 
     def toggle_engine(self) -> None:
-        """Between chat and engine; where both are on view, the focus goes."""
+        """Switch between chat and engine; where both are on view, move the focus."""
         if self.is_at_engine:
             self.to_chat()
         else:
@@ -478,7 +483,7 @@ class Deck(Screen[None]):
             self.maximize(self.focused)
 
     def on_descendant_focus(self) -> None:
-        """Have the pane on view that keys go to: one that is zoomed covers all others."""
+        """Show the focused pane, which a zoomed one would cover."""
         focused, zoomed = self.focused, self.maximized
         if focused is None or zoomed is None or zoomed in focused.ancestors_with_self:
             return
@@ -516,7 +521,7 @@ class Deck(Screen[None]):
         self.set_focus(panel if panel.can_focus else None)
 
     def _keep_focus(self) -> None:
-        """Bring the focus back from a pane that there is no room for any more."""
+        """Move the focus away from a pane that has no room any more."""
         if self.focused is None or not self.focused.region:
             if self.chat.region:
                 self.chat.prompt.area.focus()

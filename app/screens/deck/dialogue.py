@@ -1,4 +1,4 @@
-"""Dialogue: messages to the user in passing, and questions in dialogs."""
+"""Dialogue: messages to the user, and questions in dialogs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from widgets.glyphs import UNICODE
 
 
 class Dialogue:
-    """Messages and dialogs over a screen. A refusal or a piece of advice goes once the user goes
-    on."""
+    """Messages and dialogs over a screen. Refusals and advice are removed by `forget`."""
 
     def __init__(self, screen: Screen[None]) -> None:
         self.screen = screen
-        self._passing: set[str] = set()  # messages that mean nothing once the user has gone on
+        self._passing: set[str] = set()  # texts that `forget` removes
 
     def notify(self, text: str) -> None:
         self.screen.notify(text)
@@ -31,18 +30,18 @@ class Dialogue:
         self.screen.notify(str(error), severity="error")
 
     def refuse(self, why: str, timeout: float | None = None) -> None:
-        """Say why something is not done, for a moment or until the user sends something."""
+        """Say why something is not done, for some seconds or until the next `forget`."""
         self.screen.notify(why, severity="warning", timeout=timeout)
         self._passing.add(UNICODE.fit(why))
 
     def advise(self, how: str) -> None:
-        """Say how the user goes on, for a moment or until that is done."""
+        """Say what the user can do next, for some seconds or until the next `forget`."""
         self.screen.notify(how)
         self._passing.add(UNICODE.fit(how))
 
     @contextmanager
     def errors_shown(self) -> Iterator[None]:
-        """Within, an error of a chat or of the store is shown and not raised."""
+        """Show an error of a chat or of the store, and do not raise it."""
         try:
             yield
         except (InvalidRequestError, HeldError) as error:
@@ -51,8 +50,8 @@ class Dialogue:
             self.fail(error)
 
     def forget(self) -> None:
-        """Remove refusals and advice. Textual 8.2 can remove all messages in public, and not
-        some."""
+        """Remove refusals and advice. Textual 8.2 has a public way to remove all messages, but none
+        to remove some."""
         for message in list(self.screen.app._notifications):
             if message.message in self._passing:
                 self.screen.app._unnotify(message)
@@ -64,7 +63,7 @@ class Dialogue:
         then: Callable[[T], object],
         otherwise: Callable[[], object] = lambda: None,
     ) -> None:
-        """Open a dialog; `then` is given its result, `otherwise` is called if it was left."""
+        """Open a dialog. `then` is called with its result, or `otherwise` if it was cancelled."""
 
         def answer(result: T | None) -> None:
             if result is None:
@@ -84,7 +83,7 @@ class Dialogue:
         then: Callable[[], object],
         otherwise: Callable[[], object] = lambda: None,
     ) -> None:
-        """Ask whether something is meant."""
+        """Ask for a yes or no. `then` is called for a yes, `otherwise` for a no."""
         self.ask(Confirm(question, verb), lambda _: then(), otherwise)
 
     def keys(self) -> dict[str, Binding]:
@@ -92,6 +91,6 @@ class Dialogue:
         return by_action(self.screen, self.screen.app)
 
     def key_of(self, command: str) -> str:
-        """The key of a command of the screen, as it is shown."""
+        """The key of a command, as it is shown; empty if it has none."""
         key = self.keys().get(action_of(command))
         return "" if key is None else self.screen.app.get_key_display(key)

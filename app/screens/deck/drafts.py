@@ -1,4 +1,4 @@
-"""Drafts: sends the message that is being written, attaches files to it, and has it kept."""
+"""Drafts: sends the message that is being written, attaches files to it, and stores it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.store.database import StoreError
 from app.store.drafts import Draft
 from engine.api.errors import InvalidRequestError
 
-# What a crash may cost of what was typed. A draft of 2,000 characters is written in a millisecond.
+# A crash loses at most what was typed in this time. Storing 2,000 characters takes a millisecond.
 KEEP_SECONDS = 0.7
 
 
@@ -28,9 +28,9 @@ class Drafts:
     _user: Dialogue
     _sessions: SessionList
     _pane: ChatPane
-    _held: Draft | None = field(default=None, init=False)  # it is sent once it is counted
+    _held: Draft | None = field(default=None, init=False)  # is sent once it is counted
     _keeping: Timer | None = field(default=None, init=False)
-    _is_unkept: bool = field(default=False, init=False)  # so the user knows, until one is kept
+    _is_unkept: bool = field(default=False, init=False)  # storing failed, and the user knows
 
     def send(self) -> None:
         """Send the message, if it fits into the context."""
@@ -48,7 +48,7 @@ class Drafts:
             return
         text = draft.text.strip("\n")
         if text.startswith("//"):
-            text = text[1:]  # as a message is written that begins with a slash
+            text = text[1:]  # the way to write a message that begins with a slash
         with self._user.errors_shown():
             if draft.edited is not None:
                 chat.edit(draft.edited, text, attachments=draft.attachments)
@@ -59,7 +59,7 @@ class Drafts:
 
     @property
     def is_held(self) -> bool:
-        """Whether the message waits for its tokens to be counted, as it was sent."""
+        """Whether the message waits for its tokens to be counted, and was not changed since."""
         return self._held is not None and self._held == self._pane.composer.draft
 
     # Attachments.
@@ -83,7 +83,7 @@ class Drafts:
         return True
 
     def attach_paste(self, text: str) -> None:
-        """Attach a text that is too long to stand in the prompt."""
+        """Attach a pasted text that is too long for the prompt."""
         self._pane.composer.attach_paste(text)
         self._show_attachments()
 
@@ -103,10 +103,10 @@ class Drafts:
         self._pane.update()
         self._keep_soon()
 
-    # Keeping.
+    # Storing.
 
     def keep(self) -> None:
-        """Have the store keep the draft of the chat on view."""
+        """Store the draft of the chat on view."""
         if self._keeping is not None:
             self._keeping.stop()
             self._keeping = None
@@ -123,7 +123,7 @@ class Drafts:
                 self._user.fail(f"What is written here is not saved: {error}")
 
     def changed(self) -> None:
-        """Note that the text of the draft is another one, which is kept in a moment."""
+        """Note a change of the text, which is stored after `KEEP_SECONDS`."""
         self._pane.composer.note()
         self._keep_soon()
 

@@ -1,4 +1,4 @@
-"""ChatFiles: takes chats out of the store and into it: files, the clipboard, another chat."""
+"""ChatFiles: exports, imports, copies and duplicates chats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from widgets.figures import counted
 
 @dataclass(eq=False)
 class ChatFiles:
-    """Copies chats. Files go to the working directory."""
+    """Exports chats to files in the working directory, and to the clipboard; imports files."""
 
     _user: Dialogue
     _sessions: SessionList
@@ -39,14 +39,14 @@ class ChatFiles:
         self._user.screen.run_worker(self._export_all())
 
     def ask_import(self) -> None:
-        """Ask for a file of chats, and import those."""
+        """Ask for a file of chats, and import it."""
         self._user.ask_text("Import chats from which JSON file?", "", self.import_chats)
 
     def import_chats(self, path: str, failed: Callable[[], object] = lambda: None) -> bool:
         """Import the chats of a file into the store; False if there is no such file.
 
         Args:
-            failed: is called if there is one, but not of chats.
+            failed: is called if there is such a file but it cannot be imported.
         """
         file = Path(os.path.expanduser(path))
         if not file.is_file():
@@ -116,8 +116,8 @@ class ChatFiles:
         return as_markdown(session.title, session.chat.messages, user, chat)
 
     def _dumped(self, key: str | None) -> str:
-        """A chat of the store as JSON, or all of them; empty with a message to the user if there is
-        none. From any thread."""
+        """One chat of the store as JSON, or all of them if `key` is None; empty, with a message to
+        the user, if there is none. May be called on any thread."""
         from app.store.chat_file import dump
 
         with self._user.errors_shown():

@@ -1,4 +1,4 @@
-"""MessageActions: stops, remakes and goes on with replies, edits messages, forks and branches."""
+"""MessageActions: stops, regenerates and continues replies, edits messages, forks chats."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from app.store.fork import fork
 
 @dataclass(eq=False)
 class MessageActions:
-    """Acts on the message that the transcript marks, and else on the last one that it can act on.
+    """Acts on the marked message of the transcript, else on the last one that it can act on.
 
     Args:
-        to_prompt: has the user write in the prompt.
+        to_prompt: gives the prompt the focus.
     """
 
     _user: Dialogue
@@ -33,21 +33,21 @@ class MessageActions:
     _to_prompt: Callable[[], None]
 
     def stop(self) -> None:
-        """Stop the reply on view; what has come of it stays."""
+        """Stop the reply on view; the text so far stays."""
         if self._sessions.current.chat.is_busy:
             self._sessions.current.chat.stop()
         else:
             self._user.notify("There is no reply to stop.")
 
     def stop_theirs(self) -> None:
-        """Ask, then stop the reply that is being made in a watched chat."""
+        """Ask, then stop the reply of a watched chat."""
         session = self._sessions.current
         chat = session.chat
         if isinstance(chat, WatchedChat) and chat.request_id is not None:
             self._control.stop_theirs(chat.request_id, session.title, chat.conversation.user)
 
     def branch(self, steps: int) -> None:
-        """Go to another version of a message, and what came of that."""
+        """Go to another version of a message, and to the messages after it."""
         session = self._sessions.current
         if session.refusal:
             self._user.refuse(session.refusal)
@@ -65,8 +65,8 @@ class MessageActions:
                 self._pane.transcript.go_to(chat.messages[place].id)
 
     def regenerate(self) -> None:
-        """Ask for another reply to the marked message, or beside the marked reply; where none is
-        marked, to the last one."""
+        """Ask for another reply to the marked message, or beside the marked reply; without a mark,
+        to the last message."""
         chat = self._sessions.current.chat
         behind = chat.messages[max(0, len(self._up_to_mark) - 1) :]
         replies = [message.id for message in behind if message.role == "assistant"]
@@ -75,7 +75,7 @@ class MessageActions:
             self._pane.follow()
 
     def resume(self) -> None:
-        """Go on with the last reply, which ended before it was complete."""
+        """Continue the last reply, which ended before it was complete."""
         if self._pane.composer.is_full(self._sessions.current):
             new = self._pane.composer.new_key
             self._user.notify(f"The context is full: {new} opens a new chat.")
@@ -85,8 +85,8 @@ class MessageActions:
             self._pane.follow()
 
     def fork(self) -> None:
-        """Open a chat of its own with the messages up to the marked one, or to the last one. One's
-        own message stands in its prompt, to be sent otherwise."""
+        """Open a new chat with the messages up to the marked one, or up to the last one. If that is
+        a message of the user, it is put into the prompt instead, to be changed and sent."""
         session = self._sessions.current
         if session.refusal:
             self._user.refuse(session.refusal)
@@ -111,7 +111,7 @@ class MessageActions:
             self._user.notify(text)
 
     def edit(self) -> None:
-        """Take one's own message back into the prompt; sending it makes another branch."""
+        """Put a message of the user into the prompt; sending it makes another branch."""
         session = self._sessions.current
         if session.refusal:
             self._user.refuse(session.refusal)

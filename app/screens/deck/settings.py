@@ -1,4 +1,4 @@
-"""SettingsActions: changes for the user with what a chat is asked, and keeps that as presets."""
+"""SettingsActions: changes the settings of a chat, and keeps them as presets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from engine.api.preset import Preset
 
 @dataclass(eq=False)
 class SettingsActions:
-    """Acts on the settings of the chat on view. A preset of the user goes before one of models.toml
-    that has its name.
+    """Acts on the settings of the chat on view. A preset of the user replaces one of models.toml
+    with the same name.
 
-    Methods that return False have refused, with a message to the user.
+    A method that returns False has refused, with a message to the user.
     """
 
     _user: Dialogue
@@ -39,7 +39,7 @@ class SettingsActions:
     _pane: ChatPane
 
     def ask(self) -> None:
-        """Show the settings, to be changed."""
+        """Open the dialog for the settings."""
         session = self._sessions.current
         if session.refusal:
             self._user.refuse(session.refusal)
@@ -49,7 +49,7 @@ class SettingsActions:
         self._user.ask(dialog, self.configure)
 
     def configure(self, settings: ChatSettings) -> bool:
-        """Change the settings, from the next turn on; False if they are not kept."""
+        """Change the settings, from the next turn on; False if they could not be stored."""
         is_kept = False
         with self._user.errors_shown():
             self._sessions.configure(self._sessions.current, settings)
@@ -80,7 +80,7 @@ class SettingsActions:
         return False
 
     def set_sampling(self, name: str, text: str) -> bool:
-        """Set a sampling parameter; without a text, its default holds again."""
+        """Set a sampling parameter; an empty text restores its default."""
         settings = self._sessions.current.settings
         sampling = {key: value for key, value in settings.sampling.items() if key != name}
         with self._user.errors_shown():

@@ -26,6 +26,7 @@ from widgets.line import shorten
 NAMING = "a name has up to 40 letters, digits, dots and dashes"
 _NAME = re.compile(r"[\w][\w.-]{0,39}")
 _CLOSE, _LIKENESS = 4, 0.5
+MOST_PATHS = 100  # in the completions of one path
 
 
 class UnknownSlashError(Exception):
@@ -37,10 +38,11 @@ class Slash:
     """One command, or a saved prompt.
 
     Attributes:
-        does: what it does, in a few words.
-        run: is given the text after the name; False if it refused that, with a message to the user.
-        takes: a word for that text; empty if there may be none.
-        completed: gives the completions of that text.
+        does: the command in a few words.
+        run: is called with the text after the name; False if it was refused, with a message to the
+            user.
+        takes: a word for that text; empty if the command takes none.
+        completed: the completions of that text.
     """
 
     name: str
@@ -62,7 +64,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def matching(name: str, slashes: Sequence[Slash]) -> list[Slash]:
-    """The commands whose names begin so, and then those with a word that does."""
+    """The commands whose names begin with this, and then those with a word that does."""
     starts = [slash for slash in slashes if slash.name.startswith(name)]
     others = (slash for slash in slashes if not slash.name.startswith(name))
     return starts + [slash for slash in others if f"-{name}" in slash.name]
@@ -82,7 +84,7 @@ def find(name: str, slashes: Sequence[Slash]) -> Slash:
         return meant[0]
     names = [slash.name for slash in slashes]
     by_word = {word: each for each in reversed(names) for word in (each, *each.split("-"))}
-    # Whoever begins right is close, however much is missing: /tempo means /temperature.
+    # A name with the same first letters is close, however much is missing: /tempo is /temperature.
     words = get_close_matches(name, by_word, 9, _LIKENESS)
     words.sort(key=lambda word: -_shared(name, word))
     like = [slash.name for slash in meant] or list(dict.fromkeys(by_word[word] for word in words))
@@ -94,17 +96,14 @@ def find(name: str, slashes: Sequence[Slash]) -> Slash:
     )
 
 
-MOST_PATHS = 100
-
-
 def _shared(one: str, other: str) -> int:
-    """With how many letters both begin."""
+    """The number of letters that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def completed_paths(begun: str) -> list[str]:
-    """The files and folders of this machine whose paths begin so. A folder ends with a slash;
-    hidden ones are listed once a dot is typed."""
+    """The files and folders whose paths begin with this. A folder ends with a slash; hidden ones
+    are listed once a dot is typed."""
     folder, start = os.path.split(begun)
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:
@@ -125,8 +124,8 @@ class SavedPrompts:
     """Inserts, saves and edits prompts that the user keeps under a name.
 
     Args:
-        to_prompt: has the user write in the prompt.
-        commands: gives the names of all commands, which no prompt may have.
+        to_prompt: gives the prompt the focus.
+        commands: the names of all commands, which no prompt may have.
     """
 
     _user: Dialogue
@@ -136,13 +135,13 @@ class SavedPrompts:
     _commands: Callable[[], Iterable[str]]
 
     def all(self) -> dict[str, str]:
-        """The texts by their names."""
+        """The texts, by the prompts' names."""
         with self._user.errors_shown():
             return self._sessions.store.prompts.all()
         return {}
 
     def insert(self, text: str) -> None:
-        """Write a text in the prompt, in place of what is there."""
+        """Replace the text in the prompt."""
         area = self._pane.prompt.area
         area.load_text(text)
         area.move_cursor(area.document.end)
@@ -169,15 +168,15 @@ class SavedPrompts:
         self._user.ask(PickPrompt(items), act)
 
     def ask_name(self) -> None:
-        """Ask under which name to save what is written, or else the last message."""
+        """Ask for a name, and save the draft under it, or without a draft the last message."""
         question = f"Name of the prompt: {NAMING}"
         self._user.ask_text(
             question, "", lambda name: self.save(f"{name} {self._pane.prompt.text}")
         )
 
     def save(self, rest: str) -> bool:
-        """Save a text under the name that it begins with; without one, the last message. False if
-        that was refused, with a message to the user."""
+        """Save a prompt: `rest` is its name and its text. Without a text, the last message is
+        saved. False if that was refused, with a message to the user."""
         name, text = split(f"/{rest}")
         sent = [m.content for m in self._sessions.current.chat.messages if m.role == "user"]
         text = text or (sent[-1] if sent else "")
@@ -211,12 +210,12 @@ class SavedPrompts:
 
 @dataclass(eq=False)
 class SlashCommands:
-    """Completes and runs a line that begins with a slash: a command, a sampling parameter, or a
-    saved prompt.
+    """Completes and runs lines that begin with a slash: a command, a sampling parameter, or a saved
+    prompt.
 
     Args:
-        typed: gives the commands that are there for lines, most of which take something.
-        offered: gives the commands of the palette.
+        typed: the commands that are lines with a text.
+        offered: the commands of the palette.
     """
 
     _user: Dialogue
@@ -226,7 +225,7 @@ class SlashCommands:
     _prompts: SavedPrompts
     _typed: Callable[[], Sequence[Slash]]
     _offered: Callable[[], Iterable[SystemCommand]]
-    _known: list[Slash] | None = field(default=None, init=False)  # while one is being written
+    _known: list[Slash] | None = field(default=None, init=False)  # while a name is being written
 
     def enter(self) -> None:
         """Send the message, or run the command that its slash names."""
@@ -259,14 +258,14 @@ class SlashCommands:
             self.bring_back(text)
 
     def bring_back(self, line: str) -> None:
-        """Put a line that was refused into the prompt again, unless something is written there."""
+        """Put a refused line back into the prompt, unless something was written there since."""
         area = self._pane.prompt.area
         if not area.text:
             area.load_text(line)
             area.move_cursor(area.document.end)
 
     def all(self) -> list[Slash]:
-        """All that a slash may be followed by."""
+        """All commands, parameters and saved prompts."""
         saved = [
             Slash(name, shorten(" ".join(text.split()), 60), partial(self._insert, text))
             for name, text in self._prompts.all().items()
@@ -297,7 +296,7 @@ class SlashCommands:
         ]
 
     def _following(self, name: str, begun: str) -> list[Completion]:
-        """The completions of the text after the name of a command, once some of it is written."""
+        """The completions of the text after the name of a command, unless it is empty."""
         slash = next((slash for slash in self._typed() if slash.name == name), None)
         found = slash.completed(begun) if slash is not None and begun else ()
         if list(found) == [begun]:

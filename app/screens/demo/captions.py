@@ -15,7 +15,7 @@ SELDOM = ("preempted", "back", "policy")
 
 
 class Captions:
-    """Chooses among what happened: what was said least comes first.
+    """Chooses one of the last events: the kind that was shown least comes first.
 
     Args:
         name: the chat of a request, as a person calls it, by the request's id.
@@ -49,7 +49,7 @@ class Captions:
         self._since = self._clock()
 
     def _events(self, record: StepRecord) -> Iterator[tuple[str, str]]:
-        """What happened in a step: its kind, and a sentence."""
+        """The events of a step, each as its kind and a sentence."""
         if self._policy and record.policy != self._policy:
             yield "policy", f"The policy is {record.policy} now: batch and waiting chats change."
         self._policy = record.policy

@@ -15,7 +15,7 @@ from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
 USERS = 12
 # They come one after the other, so that the batch is seen to fill.
 ENTER_SECONDS = 1.5
-# What a user takes to read a reply and to write the next question.
+# The time in which a user reads a reply and writes the next question.
 LEAST_READING, MOST_READING = 0.5, 3.0
 # After so many turns a user leaves, and another one comes in with an empty chat.
 TURNS = 6
@@ -23,12 +23,14 @@ TURNS = 6
 
 @dataclass(slots=True)
 class _User:
-    """Attributes:
-    script: the number of the script that is asked.
-    due: when the next question is asked.
-    chance: draws how long this user reads, whatever the others do meanwhile.
-    reading: how long this user reads the reply in the making.
-    asked: how many questions were asked in this chat.
+    """A user of the demonstration.
+
+    Attributes:
+        script: the number of the script that is asked.
+        due: when the next question is asked.
+        chance: draws how long this user reads, independent of the others.
+        reading: how long this user reads the reply in the making.
+        asked: how many questions were asked in this chat.
     """
 
     script: int

@@ -27,7 +27,7 @@ VIEW_SECONDS, PANE_SECONDS = 9.0, 4.0
 PANES = 4
 # From the first question on: what is turned, and what that is called.
 POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
-# So long stands what whoever has taken over is told.
+# Seconds for which the line stands that is shown once a user has taken over.
 TOLD_SECONDS = 30.0
 WHO = "demo"
 

@@ -1,4 +1,4 @@
-"""Dialogs: small screens over all others that ask for one thing. The plain ones are here."""
+"""Dialog: the base of the dialogs, and the plain ones: a question, a text, one of a list."""
 
 from __future__ import annotations
 
@@ -62,11 +62,10 @@ class Entry(LineInput):
 
 
 class Confirm(Dialog[bool]):
-    """Asks whether something that cannot be taken back is meant.
+    """Asks before something is done that cannot be undone.
 
     Args:
-        question: what is asked.
-        verb: a verb for what Enter does.
+        verb: names what Enter does.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -104,11 +103,11 @@ class AskText(Dialog[str]):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One of them.
+    """An item of `PickNamed`.
 
     Attributes:
-        title: as it is shown.
-        text: what it is, in a line.
+        title: the name as it is shown.
+        text: a line that describes it.
     """
 
     name: str
@@ -117,12 +116,12 @@ class Named:
 
 
 class PickNamed(Dialog[tuple[str, str]]):
-    """Asks for one of some things, and what to do with it: the result is a verb and the name, with
-    `take` as the verb of Enter. Other verbs are keys of a kind of this dialog, with the action
-    `act`; `TITLE` says what Enter does.
+    """Asks for one item of a list, and what to do with it: the result is a verb and the item's
+    name. The verb of Enter is `take`; subclasses bind keys to the action `act` with other verbs,
+    and say in `TITLE` what Enter does.
 
     Args:
-        first: the name that the cursor is on at first, if there is such a one.
+        first: the name of the item that the cursor is on at first; the first item if there is none.
 
     Attributes:
         MOST: the most characters of a text that are shown.
@@ -212,8 +211,8 @@ class PickPrompt(PickNamed):
 
 
 class Finder(Dialog[T]):
-    """Has the cursor of the list move while the line has the focus. Home and End are the line's
-    until its own cursor is there."""
+    """Base of dialogs with a line above a list. The keys for the list's cursor act while the line
+    has the focus; Home and End do once the line's own cursor is there."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Row above", show=False, id="dialog.up", priority=True),

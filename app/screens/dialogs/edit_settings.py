@@ -1,4 +1,4 @@
-"""EditSettings: a dialog for everything that a chat is asked with."""
+"""EditSettings: a dialog for the settings of a chat."""
 
 from __future__ import annotations
 

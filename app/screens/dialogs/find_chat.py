@@ -51,13 +51,13 @@ class Chosen:
 class FindChat(Finder[Chosen]):
     """Asks for a chat. Without words, all are listed, the last used first.
 
-    The store is searched on a thread. What was typed meanwhile is searched next.
+    The store is searched on a thread; a text that is typed meanwhile is searched for next.
 
     Args:
         states: a word for chats that are open or have a reply in the making, by their ids.
-        report: says what was done to a chat.
-        undo: undoes the last of that, and says so.
-        words: those that are searched for first.
+        report: shows what was done to a chat.
+        undo: undoes the last change of a chat, and shows that.
+        words: the search that the dialog opens with.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -153,7 +153,7 @@ class FindChat(Finder[Chosen]):
         if found is None or not found.numbers or self._is_looking:
             return
         self._place = (self._place + places) % len(found.numbers)
-        with self._telling():
+        with self._errors_shown():
             self._show_hit(self._search.hit(found.numbers[self._place]))
 
     def action_archive(self) -> None:
@@ -173,11 +173,11 @@ class FindChat(Finder[Chosen]):
 
         def rename(title: str | None) -> None:
             if title:
-                with self._telling():
+                with self._errors_shown():
                     keeper.rename(found.chat.id, title)
                     self._look(self.query_one(Input).value)
 
-        with self._telling():
+        with self._errors_shown():
             keeper.check(found.chat.id)
             self.app.push_screen(AskText("Title of this chat", found.chat.title), rename)
 
@@ -200,14 +200,14 @@ class FindChat(Finder[Chosen]):
         found = self._current
         if found is None:
             return
-        with self._telling():
+        with self._errors_shown():
             if (done := act(found.chat.id)) is not None:
                 self._report(done)
             self._look(self.query_one(Input).value)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Within, an error is shown above the list and not raised."""
+    def _errors_shown(self) -> Iterator[None]:
+        """Show an error above the list, and do not raise it."""
         try:
             yield
         except (HeldError, StoreError) as error:
@@ -226,7 +226,7 @@ class FindChat(Finder[Chosen]):
             self.run_worker(self._find())
 
     async def _find(self) -> None:
-        """Search for what is typed, and again for what was typed meanwhile."""
+        """Search for the typed words, and again if they were changed meanwhile."""
         query: Query | None = None
         found: list[Found] = []
         trouble = ""
@@ -234,7 +234,7 @@ class FindChat(Finder[Chosen]):
             query, found, trouble = self._typed, [], ""
             if query is not None:
                 try:
-                    # One more tells whether these are all.
+                    # One more than are shown, to know whether these are all.
                     found = await asyncio.to_thread(self._search.find, query, MOST + 1)
                     self._excerpts = await asyncio.to_thread(_excerpts, found, query.phrases)
                 except StoreError as error:
@@ -245,10 +245,10 @@ class FindChat(Finder[Chosen]):
         if trouble:
             self._say(trouble)
         elif query is not None:
-            self._tell(query, found)
+            self._show_found(query, found)
 
-    def _tell(self, query: Query, found: list[Found]) -> None:
-        """Show what was found."""
+    def _show_found(self, query: Query, found: list[Found]) -> None:
+        """List the chats of a search."""
         is_cut, found = len(found) > MOST, found[:MOST]
         self._list(query, found)
         if self._is_entered and found:

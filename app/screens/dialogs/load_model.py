@@ -96,7 +96,7 @@ class LoadModel(Finder[ModelWish]):
             for entry in self._entries
             if all(word in f"{entry.name} {entry.source}".casefold() for word in words)
         ]
-        # What is on this machine comes first.
+        # Models on this machine come first.
         found.sort(key=lambda entry: self._states.get(entry.name) is not Availability.READY)
         options = self.options
         options.clear_options()

@@ -38,7 +38,7 @@ class Alert:
 
 
 class Alerts:
-    """Looks at the figures of engine and gateway when told to.
+    """Compares the figures of engine and gateway with the limits, at each `look`.
 
     Args:
         clock: monotonic seconds.
@@ -56,7 +56,7 @@ class Alerts:
         self._preempted: deque[tuple[float, int]] = deque()  # when, and all that were until then
 
     def look(self, snapshot: Snapshot | None, broker: MqttReadings | None) -> list[Alert]:
-        """What has changed since the last look."""
+        """The alerts that have come or gone since the last look."""
         now = self._clock()
         if snapshot is not None:
             self._count_preemptions(snapshot, now)

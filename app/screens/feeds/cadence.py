@@ -22,7 +22,7 @@ SHARE = 0.03
 MOST = 2.5
 # The share is measured over so many seconds, because a repaint is a burst.
 MEASURED_SECONDS = 1.0
-# Nothing is slowed down for so long after a key: whoever presses one waits to see what it does.
+# Nothing is slowed down for so long after a key, whose effect the user waits to see.
 ATTENDED_SECONDS = 1.0
 
 
@@ -86,9 +86,9 @@ class Cadence:
 class Thrift:
     """Keeps the thread of the interface below `SHARE` of the cores while the engine needs them.
 
-    The thread spends nearly all of its time on looks and on the repaints after them. So the share
-    that it takes is in inverse proportion to the time between two looks, and the share that was
-    measured tells how much longer that time has to be.
+    The thread spends nearly all of its time on looks and on the repaints after them. So its share
+    is in inverse proportion to the time between two looks, and the measured share gives the factor
+    by which that time has to grow.
 
     Args:
         cores: how many cores the program may use.

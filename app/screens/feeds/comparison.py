@@ -23,8 +23,8 @@ SAMPLES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A latency in seconds or the length of a prompt, and from when to when what it measures took,
-    in seconds of the engine's clock and as far as snapshots tell."""
+    """A latency in seconds or the length of a prompt, with the start and the end of what it
+    measures, in seconds of the engine's clock and as far as snapshots have them."""
 
     start: float
     end: float
@@ -74,7 +74,7 @@ class Comparison:
         self._change, self._settled = turn[-1], None
 
     def effect(self, now: float, records: Iterable[StepRecord]) -> Effect | None:
-        """What the last change did; None if there was none, or if it was taken back at once.
+        """The effect of the last change; None if there was none, or if it was taken back at once.
 
         Args:
             now: in seconds of the engine's clock.
@@ -114,8 +114,8 @@ class Comparison:
         self._ended &= shown
 
     def _figures(self, records: Iterable[StepRecord], since: float, until: float) -> Figures:
-        """The figures of the last `SPAN` seconds before `until`. What began before `since` does not
-        count."""
+        """The figures of the last `SPAN` seconds before `until`, without those that began before
+        `since`."""
         first = max(since, until - SPAN)
         steps = [record for record in records if first <= record.start and record.end <= until]
         worked = sum(step.duration for step in steps)

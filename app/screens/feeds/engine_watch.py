@@ -1,4 +1,4 @@
-"""EngineWatch: what the screen knows of the engine, and the engine's rates."""
+"""EngineWatch: the state of the engine as the screen shows it, and its rates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOCK_SET_SECONDS = 5.0
 
 
 class EngineWatch:
-    """Looks at an engine when told to.
+    """Reads an engine at each `look`.
 
     Attributes:
         status: the engine's status at the last look.
@@ -79,12 +79,12 @@ class EngineWatch:
         return bool(self._recent) and self._recent[-1][0] > self._looked_at - MOMENT_SECONDS
 
     def block(self, number: int) -> BlockView | None:
-        """A block of the pool in full, once the engine has told of it."""
+        """A block of the pool in full, once a snapshot has it."""
         return self._client.block(number)
 
     def look(self) -> list[StepRecord]:
-        """Take in what is new; returns the new steps."""
-        self.status = self._pace.tell(self._client.status())
+        """Read status, snapshot and steps; returns the new steps."""
+        self.status = self._pace.with_pace(self._client.status())
         before, snapshot = self.snapshot, self._client.snapshot()
         if snapshot is not before:
             self.snapshot = snapshot
@@ -100,7 +100,7 @@ class EngineWatch:
             self.comparison.look(snapshot, self.records)
         now = self._clock()
         if records and not self.is_computing:
-            # What came before a pause says nothing of the rate now.
+            # Tokens from before a pause say nothing about the rate now.
             self._recent.clear()
             self._busy_since = now if self._looked_at == -math.inf else self._looked_at
         self._looked_at = now
@@ -165,8 +165,8 @@ class EngineWatch:
         return history
 
     def _set_epoch(self, seen: float) -> None:
-        """Take the least that was seen: a snapshot is of some time ago when one looks, by more or
-        less, and what happened later must not be told as earlier."""
+        """Take the least that was seen: a snapshot is some time old when it is read, and an event
+        must not be shown as earlier than it was."""
         if not self.epoch or abs(seen - self.epoch) > CLOCK_SET_SECONDS:
             self.epoch = seen
         self.epoch = min(self.epoch, seen)

@@ -26,7 +26,7 @@ class Traffic:
         self._recent: deque[tuple[float, int, int]] = deque()  # time, received, sent
 
     def rates(self, now: float, received: int, sent: int) -> tuple[float, float]:
-        """Add what was counted until now, in seconds of one clock; what came and went a second."""
+        """Add the counts at a time of one clock; returns the rates of both in 1/s."""
         recent = self._recent
         recent.append((now, received, sent))
         while len(recent) > 2 and recent[1][0] <= now - RATE_SECONDS:
@@ -77,7 +77,7 @@ class MqttWatch:
         self.gateway = gateway
         self.readings: MqttReadings | None = None
         self._traffic = Traffic()
-        self._told: BrokerState | None = None
+        self._reported: BrokerState | None = None
 
     def look(self) -> None:
         if self.gateway is None:
@@ -86,14 +86,14 @@ class MqttWatch:
         self.readings = self._read(view)
 
     def new_state(self) -> BrokerState | None:
-        """The state of the connection, if the user has not been told of it.
+        """The state of the connection, if it differs from the last one returned.
 
-        An attempt to connect is never told: while a broker is away, attempts come and go.
+        `CONNECTING` is never returned: while a broker is away, attempts come and go.
         """
         state = self.readings.state if self.readings else None
-        if state in (None, self._told, BrokerState.CONNECTING):
+        if state in (None, self._reported, BrokerState.CONNECTING):
             return None
-        self._told = state
+        self._reported = state
         return state
 
     def _read(self, view: MqttView) -> MqttReadings:
@@ -124,7 +124,7 @@ class HttpWatch:
         self.gateway = gateway
         self.readings: HttpReadings | None = None
         self._traffic = Traffic()
-        self._told = HttpState.SERVING
+        self._reported = HttpState.SERVING
 
     def look(self) -> None:
         if self.gateway is None:
@@ -146,8 +146,8 @@ class HttpWatch:
         )
 
     def has_stopped(self) -> bool:
-        """Whether it has given up, and the user has not been told of it."""
-        before = self._told
+        """Whether the gateway has given up since the last call."""
+        before = self._reported
         if self.readings is not None:
-            self._told = self.readings.state
-        return self._told is HttpState.STOPPED and before is not HttpState.STOPPED
+            self._reported = self.readings.state
+        return self._reported is HttpState.STOPPED and before is not HttpState.STOPPED

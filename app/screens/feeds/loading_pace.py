@@ -16,7 +16,7 @@ LEAST_SECONDS = 1.0
 
 
 class LoadingPace:
-    """Adds pace and time left to what the engine says of loading.
+    """Adds pace and time left to the status of an engine that loads a model.
 
     Args:
         clock: monotonic seconds.
@@ -27,7 +27,7 @@ class LoadingPace:
         self._samples: deque[tuple[float, int]] = deque()
         self._of: tuple[str, int] = ("", 0)
 
-    def tell(self, status: EngineStatus) -> EngineStatus:
+    def with_pace(self, status: EngineStatus) -> EngineStatus:
         """The status, its detail preceded by both where bytes are being counted."""
         of = status.model, status.total_bytes
         if of != self._of or status.phase is not EnginePhase.LOADING:
@@ -44,5 +44,5 @@ class LoadingPace:
             return status
         pace = (status.loaded_bytes - before) / (now - then)
         left = (status.total_bytes - status.loaded_bytes) / pace if pace > 0 else None
-        told = f"{size(pace)}/s · {lasting(left)} left · {status.detail}"
-        return replace(status, detail=told)
+        detail = f"{size(pace)}/s · {lasting(left)} left · {status.detail}"
+        return replace(status, detail=detail)

@@ -35,7 +35,7 @@ class LogFeed(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = getattr(record, "refusal", "") or record.getMessage()
-        except Exception:  # arguments that do not fit the text must not stop whoever logs
+        except Exception:  # arguments that do not fit the text must not stop the caller
             self.handleError(record)
             return
         source = "mqtt" if record.name.startswith(_MQTT) else record.name.split(".")[0]
@@ -44,7 +44,7 @@ class LogFeed(logging.Handler):
         self._lines.append((line, getattr(record, "submission", None)))
 
     def take(self, of: Callable[[str, str], Subject]) -> list[LogLine]:
-        """What came since the last call, oldest first.
+        """The lines since the last call, oldest first.
 
         Args:
             of: gives the chat of a request that was refused, from the ids of both.

@@ -1,1 +1,1 @@
-"""Keys: what is bound where, the bar that shows it, and the help that tells it."""
+"""Keys: the bindings by place, the key bar and the help."""

@@ -24,7 +24,7 @@ _NARROW = 60  # below so many cells, a key has a shorter column
 
 @dataclass(frozen=True, slots=True)
 class HelpSection:
-    """What there is to know of one place.
+    """The help on one place.
 
     Attributes:
         keys: each as (key, what it does, name).
@@ -37,7 +37,7 @@ class HelpSection:
 
 
 class HelpScreen(Dialog[None]):
-    """What there is to know, by place.
+    """The help, by place.
 
     Args:
         sections: in the order in which they are shown.
@@ -90,7 +90,7 @@ class HelpScreen(Dialog[None]):
 def _row(
     key: str, meaning: str, name: str, width: int, longest: int
 ) -> list[tuple[str, str] | str]:
-    """What a key does, in a column; its name in the next one, or below where that has no room.
+    """The meaning of a key, in a column; its name in the next one, or below where that has no room.
 
     Args:
         longest: cells of the longest name.

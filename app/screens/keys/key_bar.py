@@ -48,15 +48,15 @@ class ShownKey:
 
     @property
     def rank(self) -> int:
-        """How late it is left out."""
+        """Its place in the order in which keys are left out."""
         return _DROPPED.index(self.id) if self.id in _DROPPED else len(_DROPPED)
 
 
 class KeyBar(LineView):
-    """A line of keys and what they do; a click on one is that key. The palette's is at the right.
+    """A line of keys and their labels; a click on one presses it. The palette's is at the right.
 
-    It is no footer of Textual's, which makes a widget of each key whenever others act, in 40 ms,
-    and for the first time only once all else is painted.
+    Textual's footer makes a widget for each key whenever the bindings change, which takes 40 ms,
+    and is painted after everything else at the start.
     """
 
     DEFAULT_CSS = """
@@ -80,7 +80,7 @@ class KeyBar(LineView):
         self.screen.bindings_updated_signal.unsubscribe(self)
 
     def shown(self) -> list[ShownKey]:
-        """Those that there is room for, in their order."""
+        """The keys that there is room for, in their order."""
         if self._acting is None:
             self._acting = self._find()
         keys = list(self._acting)
@@ -130,9 +130,8 @@ class KeyBar(LineView):
             self.redraw()
 
     def _find(self) -> list[ShownKey]:
-        """The keys that act, each action's first: help's before all, for who needs it looks there,
-        and the palette's after them. Below a dialog, which tells its own, those of the application
-        are left."""
+        """The enabled keys, one for each action: help's first, where a new user looks, and the
+        palette's last. Below a dialog, which lists its own, only those of the application."""
         found: dict[str, ShownKey] = {}
         for active in self.screen.active_bindings.values():
             if not self.screen.is_active and active.node is not self.app:

@@ -1,5 +1,5 @@
-"""Key groups: the keys as they are bound now, by where they act, and the names of all of them; with
-the words of each place, they are what help tells."""
+"""Key groups: the keys as they are bound now, by place, and their names; and the sections of the
+help, which are made from them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def clash(app: App[int], places: Sequence[Place], name: str, keys: str) -> str:
     if typed and (bound.priority or bound.place in (EVERYWHERE, PROMPT)):
         return f"{name}: {typed[0]} could not be typed any more"
     for other, its in named.items():
-        # What acts everywhere acts beside all else, and so do the keys of the screen.
+        # Keys of the application and of the screen act beside those of all other places.
         meet = its.place == bound.place or {its.place, bound.place} & {EVERYWHERE, SCREEN}
         taken = {key.strip() for key in app._keymap.get(other, its.keys).split(",")}
         apart = other == name or not meet or DIALOGS in (its.place, bound.place)
@@ -90,11 +90,10 @@ def clash(app: App[int], places: Sequence[Place], name: str, keys: str) -> str:
 
 
 def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
-    """The help on each place, that of the focus first. Keys are those that the
-    user has set."""
+    """The help on each place, that of the focus first, with the keys as the user has set them."""
     screen = app.screen
     if screen.is_modal:
-        # Of a dialog nothing but its own keys acts, and those that act everywhere.
+        # In a dialog, only its own keys act and those of the application.
         places = ((_name(screen), screen), (EVERYWHERE, app))
         here = None
     else:
@@ -104,7 +103,7 @@ def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
     chain = here.ancestors_with_self if here is not None else ()
     near = next((n for d in chain for n, (_, node) in enumerate(places) if node is d), 0)
     sections.insert(0, sections.pop(near))
-    # Where one is has a section, though there be nothing to say but its name.
+    # The place of the focus has a section even if that is only its heading.
     return [s for place, s in enumerate(sections) if s.keys or s.words or not place]
 
 
@@ -137,8 +136,7 @@ def _name(screen: DOMNode) -> str:
 
 
 def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
-    """The keys of a node as (key, what it does, name). Of a numbered row, the description tells of
-    all of them."""
+    """The keys of a node as (key, what it does, name). A numbered row of keys is one entry."""
     rows: dict[str, list[Binding]] = {}
     for binding in bindings_of(node, app):
         if binding.id is not None:

@@ -1,1 +1,1 @@
-"""The settings screen: what a user prefers of the interface, shown, changed and kept."""
+"""The settings screen: the user's preferences, shown, changed and kept."""

@@ -1,4 +1,4 @@
-"""ChangeSettings: a dialog with all that can be changed in the interface."""
+"""ChangeSettings: a dialog for the preferences, and one for a key."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _EDGES = 3  # cells that a list has beside its options: padding, and the scrollb
 
 
 class ChangeSettings(Finder[None]):
-    """Lists what can be changed, found by words. Changes count at once, and are kept.
+    """Lists the preferences, found by words. Changes count at once, and are kept.
 
     Args:
         preferences: shows and changes them.
-        words: what is looked for at first.
+        words: the search that the dialog opens with.
 
     Attributes:
-        told: what is said of the last change; empty if there is nothing to say.
+        outcome: the sentence on the last change; empty if there is none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -55,7 +55,7 @@ class ChangeSettings(Finder[None]):
         super().__init__()
         self._preferences = preferences
         self._words = words
-        self.told = ""
+        self.outcome = ""
         self._shown: dict[str, Preference] = {}
 
     def compose(self) -> ComposeResult:
@@ -81,9 +81,9 @@ class ChangeSettings(Finder[None]):
 
     @on(OptionList.OptionHighlighted)
     def explain(self) -> None:
-        """Tell all of the row under the cursor, where it always stands."""
+        """Describe the row under the cursor, in a place of its own."""
         row = self._current
-        self.query_one("#meaning", Label).update(row.told if row else "")
+        self.query_one("#meaning", Label).update(row.description if row else "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "turn":
@@ -98,7 +98,7 @@ class ChangeSettings(Finder[None]):
 
     def action_reset(self) -> None:
         if (row := self._current) is not None:
-            self._tell(row, self._preferences.reset(row.table, row.name))
+            self._show_outcome(row, self._preferences.reset(row.table, row.name))
 
     @property
     def _hint(self) -> str:
@@ -130,13 +130,14 @@ class ChangeSettings(Finder[None]):
             self.app.push_screen(AskText(row.question, row.value), take)
 
     def _change(self, row: Preference, text: str) -> None:
-        self._tell(row, self._preferences.change(row.table, row.name, text))
+        self._show_outcome(row, self._preferences.change(row.table, row.name, text))
 
-    def _tell(self, row: Preference, refusal: str) -> None:
-        """Show what became of a change."""
+    def _show_outcome(self, row: Preference, refusal: str) -> None:
+        """Show whether a change was made, and list all again."""
         first = self._preferences.stated_elsewhere(row.table, row.name)
-        self.told = refusal or (f"{first} goes before this, at the next start too" if first else "")
-        self.query_one("#refusal", Label).update(self.told or self._hint)
+        before = f"{first} goes before this, at the next start too" if first else ""
+        self.outcome = refusal or before
+        self.query_one("#refusal", Label).update(self.outcome or self._hint)
         self._list()
 
     def _list(self) -> None:
@@ -144,7 +145,7 @@ class ChangeSettings(Finder[None]):
         found = [
             row
             for row in self._preferences.all()
-            if all(w in f"{row.section} {row.told}".casefold() for w in words)
+            if all(w in f"{row.section} {row.description}".casefold() for w in words)
         ]
         options, before = self.options, self._current
         self._shown = {row.id: row for row in found}

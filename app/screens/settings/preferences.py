@@ -1,4 +1,4 @@
-"""Preferences: what a user changes in the interface. It counts at once and from then on."""
+"""Preferences: the settings of the interface that a user changes. They count at once, and stay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TARGETS = {"ttft_target_ms": "Time to first token", "tpot_target_ms": "Time per 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """One thing that can be changed.
+    """One setting of the interface.
 
     Attributes:
         table, name: the setting, as the configuration file has it.
@@ -39,7 +39,7 @@ class Preference:
         meaning: more of it; empty where the label says all.
         value: as text.
         shown: the value for people, where that is another text.
-        allowed: what else it can be, where the value does not tell.
+        allowed: the range of values, where the value does not show it.
         choices: what it can be, if that is a few texts.
     """
 
@@ -59,18 +59,18 @@ class Preference:
         return "; ".join(filter(None, (f"{self.label}: {self.meaning}", self.allowed)))
 
     @property
-    def told(self) -> str:
-        """All there is to know of it."""
+    def description(self) -> str:
+        """Label, meaning and name, in one line."""
         return " · ".join((": ".join(filter(None, (self.label, self.meaning))), self.id))
 
     @property
     def id(self) -> str:
-        """How files and refusals call it."""
+        """Its name in files and refusals."""
         return ".".join(filter(None, (self.table, self.name)))
 
 
 class Preferences:
-    """Applies and keeps what the user prefers.
+    """Applies and keeps the preferences of the user.
 
     Args:
         settings: what counts now.
@@ -98,7 +98,7 @@ class Preferences:
         deck.pump.alerts.rules = settings.alerts
 
     def all(self) -> list[Preference]:
-        """All of them, as they are now."""
+        """All preferences, as they are now."""
         pump = self._deck.pump
         cadence = "frugal" if pump.frugal else "usual"
         found = [
@@ -157,7 +157,7 @@ class Preferences:
         return ""
 
     def stated_elsewhere(self, table: str, name: str) -> str:
-        """The flag or variable that goes before what is kept; empty if there is none."""
+        """The flag or variable that overrides the kept value; empty if there is none."""
         return self._own.fixed.get((table, name), "")
 
     def _apply(self, table: str, name: str, text: str) -> str | float:

@@ -64,7 +64,7 @@ _COLOURED = (
 
 
 def find_theme(name: str | None) -> str:
-    """What Textual calls the theme of this name; None is the default one.
+    """Textual's name for the theme of this name; None is the default one.
 
     Raises:
         SettingsError: there is no such theme.

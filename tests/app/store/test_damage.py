@@ -76,7 +76,7 @@ def test_a_conversation_that_is_damaged_is_left_out_and_told(
         for session in sessions.sessions[:]:
             sessions.go_to(session)
         assert [session.title for session in sessions.sessions] == ["good"]
-        (sentence,) = sessions.untold
+        (sentence,) = sessions.notices
         assert "damaged" in sentence or "the last message of 'bad' is not in" in sentence
         with pytest.raises(StoreError):
             sessions.open("bad")

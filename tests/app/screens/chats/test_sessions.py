@@ -249,7 +249,7 @@ def test_a_store_that_cannot_keep_it_keeps_nobody_from_going_on(
     assert sessions.current.title == "a"
     sessions.close_all()
     assert SessionList(engine, store).current.title == "b"
-    assert sessions.untold == []
+    assert sessions.notices == []
 
 
 def test_system_prompt_and_sampling_go_with_new_conversations(
@@ -329,7 +329,7 @@ def test_what_cannot_be_read_when_it_is_gone_to_leaves_the_other_on_view(
     again.step(1)
     assert titles(again) == ["b"]
     assert again.current.title == "b"
-    assert len(again.untold) == 1
+    assert len(again.notices) == 1
     again.close(again.current)
     assert titles(again) == [UNTITLED]
 
@@ -349,7 +349,7 @@ def test_how_a_reply_ends_in_a_closed_chat_is_told(store: Store, engine: Scripte
     sessions.poll()
     assert sessions.closed == []
     assert sessions.ended == ["good"]
-    assert sessions.untold == ["“bad”, which is closed: the device is gone"]
+    assert sessions.notices == ["“bad”, which is closed: the device is gone"]
 
 
 def test_that_a_chat_is_not_saved_is_told_once_and_at_once(
@@ -363,9 +363,9 @@ def test_that_a_chat_is_not_saved_is_told_once_and_at_once(
         engine.finish_all()
         sessions.poll()
         sessions.poll()
-        assert sessions.untold == ["“Hi” is not saved: no room"]
+        assert sessions.notices == ["“Hi” is not saved: no room"]
     ask(sessions, engine, "Again")
-    assert len(sessions.untold) == 1
+    assert len(sessions.notices) == 1
     assert [message.content for message in store.messages(sessions.current.key)][2] == "Again"
 
 

@@ -49,7 +49,7 @@ async def test_what_a_setting_means_is_told_whole_at_80_columns(tmp_path: Path) 
             dialog.options.highlighted = dialog.options.get_option_index(row.id)
             await stage.settle()
             said = [strip.text.strip() for strip in meaning.render_lines(meaning.size.region)]
-            assert " ".join(said).split() == row.told.split()
+            assert " ".join(said).split() == row.description.split()
 
 
 async def test_a_setting_has_a_name_in_words_and_a_figure_with_its_unit(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_what_cannot_be_is_refused_and_not_kept(
         await stage.press("enter")
         await stage.press(*(k if k != "-" else "minus" for k in typed), "enter")
         await stage.screen()
-        assert dialog.told == told
+        assert dialog.outcome == told
     assert not (tmp_path / "interface.toml").exists()
 
 
@@ -230,6 +230,6 @@ async def test_a_key_that_has_a_meaning_is_refused(
         dialog = await find(stage, name)
         await stage.press("enter", key)
         await stage.screen()
-        assert dialog.told == told
+        assert dialog.outcome == told
         assert stage.app.is_running
     assert not (tmp_path / "interface.toml").exists()
