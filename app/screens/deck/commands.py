@@ -49,6 +49,8 @@ class Target(Protocol):
     control: EngineControl
 
     @property
+    def has_selection(self) -> bool: ...
+    @property
     def is_at_engine(self) -> bool: ...
     @property
     def escape(self) -> str: ...
@@ -321,7 +323,7 @@ COMMANDS: tuple[Command, ...] = (
             "Copy what the mouse selected",
             show=True,
         ),
-        when=lambda d: bool(d.chat.screen.selections),
+        when=lambda d: d.has_selection,
     ),
     Command(
         lambda d: d.chat.transcript.action_scroll_end(),

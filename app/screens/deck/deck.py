@@ -257,6 +257,11 @@ class Deck(Screen[None]):
         self.remove_class("-engine")
         self.set_focus(self.chat.transcript)
 
+    @property
+    def has_selection(self) -> bool:
+        """Whether the mouse has selected text."""
+        return bool(self.selections)
+
     def copy_selection(self) -> None:
         selected = self.get_selected_text() or ""
         self.action_copy_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.command import CommandList
 from textual.widgets import Input
@@ -96,6 +97,22 @@ async def test_a_new_entry_is_key_help_palette_and_line_at_once(
         assert isinstance(stage.app.screen, HelpScreen)
         keys = [key for section in stage.app.screen._sections for key in section.keys]
         assert ("f20", "Whistle a tune", "chat.whistle") in keys
+
+
+async def test_each_command_is_enabled_or_not_before_the_screen_has_its_panes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Textual handles a key that comes that early, from a user who types ahead."""
+    enabled: list[bool] = []
+
+    class Asked(Deck):
+        def compose(self) -> ComposeResult:
+            enabled.extend(command.when(self) for command in COMMANDS)
+            yield from super().compose()
+
+    monkeypatch.setattr("app.screens.tui.Deck", Asked)
+    async with staged(tmp_path):
+        assert len(enabled) == len(COMMANDS)
 
 
 def test_no_two_commands_have_the_same_name() -> None:
