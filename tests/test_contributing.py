@@ -65,7 +65,7 @@ def test_it_has_every_recipe() -> None:
     assert {Path(path).name for path in PATHS if path.startswith("docs/examples/")} - {
         "examples"
     } == examples
-    assert (len(TARGETS), len(SHELL), len(FENCED)) == (5, 7, 3)
+    assert (len(TARGETS), len(SHELL), len(FENCED)) == (5, 7, 4)
 
 
 def block(kind: str) -> str:

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from app.screens import tui
 from app.screens.deck import commands
-from app.screens.deck.commands import COMMANDS, Command, Key, Offer, Typed
+from app.screens.deck.commands import COMMANDS
 from app.screens.deck.deck import Deck
 from app.screens.keys.help import HelpScreen
 from tests.app.screens.stage import staged
@@ -69,13 +69,9 @@ async def test_a_command_has_its_key_and_says_what_the_key_says(tmp_path: Path) 
 async def test_a_new_entry_is_key_help_palette_and_line_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[str] = []
-    whistle = Command(
-        lambda _: ran.append(""),
-        Key("f20", "chat.whistle", "Whistle", "Whistle a tune", show=True, first=True),
-        Offer(1, "Whistle a tune…"),
-        Typed("whistle", "Whistle a tune", "TUNE", lambda _, tune: ran.append(tune)),
-    )
+    guide = (Path(tui.__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^```python command\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    whistle = eval(recipe, vars(commands))
     monkeypatch.setattr(commands, "COMMANDS", (*COMMANDS, whistle))
     monkeypatch.setitem(commands.BY_NAME, "chat.whistle", whistle)
 
@@ -92,7 +88,7 @@ async def test_a_new_entry_is_key_help_palette_and_line_at_once(
         for line in ("/whistle", "/whistle Daisy", "/whistle-a-tune"):
             stage.deck.slash.run(line)
         await stage.settle()
-        assert ran == ["", "", "", "Daisy", ""]
+        assert stage.toasts == ["Which tune?"] * 3 + ["Daisy", "Which tune?"]
         await stage.press("f1")
         assert isinstance(stage.app.screen, HelpScreen)
         keys = [key for section in stage.app.screen._sections for key in section.keys]
@@ -125,11 +121,7 @@ def test_no_two_commands_have_the_same_name() -> None:
 
 def test_each_command_that_is_named_in_the_source_is_there() -> None:
     sources = (path.read_text(encoding="utf-8") for path in Path(tui.__file__).parent.rglob("*.py"))
-    named = {
-        name
-        for source in sources
-        for name in re.findall(
-            r"""(?:user\.key_of|\bkey|action_of|_run)\(["'](.+?)["']\)""", source
-        )
-    }
-    assert {"chat.find", "prompt.send"} <= named <= commands.BY_NAME.keys()
+    pattern = r"""(?:(?:user\.key_of|\bkey|action_of|_escapes)\(|\wWanted: )["'](.+?)["']"""
+    named = {name for source in sources for name in re.findall(pattern, source)}
+    expected = {"chat.find", "prompt.send", "view.leave", "reconnect-mqtt"}
+    assert expected <= named <= commands.BY_NAME.keys()
