@@ -35,7 +35,7 @@ class HostPool:
     def num_used(self) -> int:
         return len(self._owners)
 
-    def give(self, count: int, seq: int) -> list[int]:
+    def allocate(self, count: int, seq: int) -> list[int]:
         """Allocate `count` blocks to sequence `seq`. The caller has checked `num_free`."""
         blocks = [heapq.heappop(self._free) for _ in range(count)]
         self._owners.update(dict.fromkeys(blocks, seq))

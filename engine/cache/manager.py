@@ -109,7 +109,7 @@ class KVCache:
         assert self.snapshots is not None
         self._hash_upto(request, num_tokens)
         hash = request.block_hashes[num_tokens // self.block_size - 1]
-        self.snapshots.keep(snapshot, hash)
+        self.snapshots.retain(snapshot, hash)
         # Recomputation after a preemption may end where the last snapshot was taken.
         if num_tokens > request.num_prompt_tokens and request.last_state != hash:
             if request.last_state is not None:
@@ -141,7 +141,7 @@ class KVCache:
         """
         num_tokens, away = request.num_computed_tokens, request.host_blocks[len(hit) :]
         self.adopt(request, hit)
-        blocks = self.pool.give(len(away), request.ordinal)
+        blocks = self.pool.allocate(len(away), request.ordinal)
         request.block_table += blocks
         # The copied tokens are there only after the step that copies them, as after `fork`.
         request.num_computed_tokens = num_tokens
@@ -191,7 +191,7 @@ class KVCache:
         request.num_committed_tokens = full * self.block_size
         if not rest:
             return None
-        copy = self.pool.give(1, request.ordinal)
+        copy = self.pool.allocate(1, request.ordinal)
         request.block_table += copy
         return source.block_table[full], copy[0]
 
@@ -202,7 +202,9 @@ class KVCache:
 
     def reserve(self, request: Request, num_tokens: int) -> None:
         """Reserve the blocks missing for `num_tokens`; the caller has checked the pool for them."""
-        blocks = self.pool.give(self.missing(request, num_tokens), request.ordinal, reserve=True)
+        blocks = self.pool.allocate(
+            self.missing(request, num_tokens), request.ordinal, reserve=True
+        )
         request.reserved_blocks = blocks[::-1]
 
     def extend(self, request: Request, num_tokens: int) -> tuple[int, ...]:
@@ -217,7 +219,7 @@ class KVCache:
         while request.reserved_blocks and len(blocks) < count:
             blocks.append(request.reserved_blocks.pop())
             self.pool.fill(blocks[-1])
-        blocks += self.pool.give(count - len(blocks), request.ordinal)
+        blocks += self.pool.allocate(count - len(blocks), request.ordinal)
         request.block_table += blocks
         return tuple(blocks)
 
@@ -236,7 +238,7 @@ class KVCache:
             start = i * self.block_size
             token_ids = array("I", request.token_ids(start, start + self.block_size))
             if self.index.add(block, Content(request.block_hashes[i], start, token_ids)):
-                self.pool.keep(block)
+                self.pool.retain(block)
                 if request.block_hashes[i] in self._pinned:
                     self.pool.pin(block)
         request.num_published = full

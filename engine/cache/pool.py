@@ -93,7 +93,7 @@ class BlockPool:
         """Whether a block has content but no holder, and may be evicted."""
         return self._states[block] == _CACHED
 
-    def give(self, count: int, seq: int, *, reserve: bool = False) -> list[int]:
+    def allocate(self, count: int, seq: int, *, reserve: bool = False) -> list[int]:
         """Allocate `count` blocks to sequence `seq`. The caller has checked `num_available`.
 
         Args:
@@ -139,7 +139,7 @@ class BlockPool:
             self._states[block] = _SHARED
         self._log.append((BlockChange.SHARED, block, seq))
 
-    def keep(self, block: int) -> None:
+    def retain(self, block: int) -> None:
         """Make a block cached instead of free when its last holder releases it."""
         self._kept[block] = 1
 

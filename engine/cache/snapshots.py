@@ -43,7 +43,7 @@ class SnapshotPool:
         if not self._held[hash]:
             del self._held[hash]
 
-    def take(self) -> int | None:
+    def allocate(self) -> int | None:
         """Allocate a snapshot for a step to write; None if all are pending, held or pinned."""
         if self._free:
             snapshot = self._free.pop()
@@ -55,7 +55,7 @@ class SnapshotPool:
         self._pending.add(snapshot)
         return snapshot
 
-    def keep(self, snapshot: int, hash: bytes) -> None:
+    def retain(self, snapshot: int, hash: bytes) -> None:
         """Publish a pending snapshot. Of two of one prefix, the first is kept."""
         if hash in self._kept:
             self._kept.move_to_end(hash)

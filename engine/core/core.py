@@ -23,12 +23,12 @@ from engine.batch.plan import Row, Runner
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
 from engine.core.draft import Draft
-from engine.core.flight import Flight
-from engine.core.harvest import Harvest
+from engine.core.in_flight import InFlight
 from engine.core.ledger import NO_NOTES, KnobLedger
 from engine.core.observer import Observer
 from engine.core.pins import Pins
-from engine.core.roster import Roster
+from engine.core.request_table import RequestTable
+from engine.core.step_output import StepOutput
 from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.swap_cost import SwapCost
@@ -83,7 +83,7 @@ class EngineCore:
         block_bytes = shape.kv_bytes_per_token * config.block_size
         self._scheduler = Scheduler(cache, knobs, SwapCost(block_bytes, swap_rate))
         self._observer = Observer(card, config)
-        self._roster = Roster(
+        self._table = RequestTable(
             config,
             shape.vocab_size,
             eos_token_ids,
@@ -92,7 +92,7 @@ class EngineCore:
             self.ledger,
             clock,
         )
-        self._in_flight: deque[Flight] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._idle = True
         self._num_failures = 0
 
@@ -103,12 +103,12 @@ class EngineCore:
 
     @property
     def num_unfinished(self) -> int:
-        return len(self._roster.live)
+        return len(self._table.live)
 
     @property
     def idle(self) -> bool:
         """Whether `step` has nothing to do until a request, abort, knob change or `next_wake`."""
-        return self._idle and not self._roster.has_outputs
+        return self._idle and not self._table.has_outputs
 
     @property
     def head_wait(self) -> Wait | None:
@@ -120,7 +120,7 @@ class EngineCore:
         """Clock time at which an idle core needs a step: a deadline passes, or the policy asked for
         one. None if there is no such time.
         """
-        moments = (self._roster.next_deadline, self._scheduler.wake_at)
+        moments = (self._table.next_deadline, self._scheduler.wake_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
     def submit(
@@ -140,13 +140,13 @@ class EngineCore:
             grammar: the compiled structure of `sampling`, if it has one.
         """
         self._idle = False
-        self._roster.submit(submission, token_ids, sampling, arrival, grammar)
+        self._table.submit(submission, token_ids, sampling, arrival, grammar)
 
     def abort(self, request_id: str) -> None:
         """End a request with reason `abort`; ignores one that is unknown or has ended."""
-        request = self._roster.live.get(request_id)
+        request = self._table.live.get(request_id)
         if request is not None:
-            self._roster.end(request, FinishReason.ABORT)
+            self._table.end(request, FinishReason.ABORT)
             self._idle = False
 
     def set_priority(self, request_id: str, priority: int) -> None:
@@ -155,22 +155,22 @@ class EngineCore:
         Args:
             priority: already checked with `check_priority` (`engine.core.admission`).
         """
-        request = self._roster.live.get(request_id)
+        request = self._table.live.get(request_id)
         if request is not None:
             self._scheduler.set_priority(request, priority)
             self._idle = False  # Another request may now be the head of the queue, and fit.
 
     def abort_all(self) -> None:
         """End every request with reason `abort`."""
-        for request_id in list(self._roster.live):
+        for request_id in list(self._table.live):
             self.abort(request_id)
 
     def stop(self, found: StopFound) -> None:
         """End a request whose text contains a stop string, and drop the tokens after it."""
-        request = self._roster.live.get(found.request_id)
+        request = self._table.live.get(found.request_id)
         if request is not None:
             del request.output_token_ids[found.num_output_tokens :]
-            self._roster.end(request, FinishReason.STOP)
+            self._table.end(request, FinishReason.STOP)
             self._idle = False
 
     def change_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
@@ -197,7 +197,7 @@ class EngineCore:
             DeviceLostError: nothing can be computed any more. The owner of the core fails all
                 requests.
         """
-        self._roster.expire()
+        self._table.expire()
         planned = False
         while len(self._in_flight) < self._runner.depth and self._plan():
             planned = True
@@ -205,11 +205,11 @@ class EngineCore:
         self._idle = not planned and not self._in_flight
         if self._in_flight:
             self._commit()
-        return self.take_outputs()
+        return self.drain_outputs()
 
-    def take_outputs(self) -> list[TokenOutput]:
+    def drain_outputs(self) -> list[TokenOutput]:
         """Outputs that no step produced: ends by a refusal, an abort or a stop string."""
-        return self._roster.take_outputs()
+        return self._table.drain_outputs()
 
     def snapshot(self) -> Snapshot:
         return self.draft().snapshot(self._clock())
@@ -225,7 +225,7 @@ class EngineCore:
     def draft(self) -> Draft:
         """The data of this moment for a snapshot, which any thread may finish."""
         pins = self.pins.views(prefix_caching=self.ledger.knobs.prefix_caching)
-        stalled = bool(self._roster.live) and self.idle and self.next_wake is None
+        stalled = bool(self._table.live) and self.idle and self.next_wake is None
         return self._observer.draft(
             self._scheduler, self.ledger, pins, self._clock(), stalled=stalled
         )
@@ -249,7 +249,7 @@ class EngineCore:
             # The ledger records what the policy raised, and undo restores the policy.
             self.change_knobs({"policy": DEFAULT}, f"{knobs.policy}: {failure}")
         stranded = self._scheduler.take_stranded()
-        self._roster.end_stranded(stranded)
+        self._table.end_stranded(stranded)
         if planned is None:
             return bool(stranded) or replaced
         now = self._clock()
@@ -258,7 +258,7 @@ class EngineCore:
                 self._observer.scheduled(request, now)
         running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
         head_wait = self._scheduler.head_wait
-        flight = Flight(planned, start, now - start, knobs, running, waiting, head_wait)
+        flight = InFlight(planned, start, now - start, knobs, running, waiting, head_wait)
         try:
             flight.handle = self._runner.submit(planned.plan)
         except Exception as error:
@@ -280,13 +280,13 @@ class EngineCore:
             return
         self._num_failures = 0
         now = self._clock()
-        harvest = Harvest.take(planned, result, self._roster, self._observer, now)
+        output = StepOutput.of(planned, result, self._table, self._observer, now)
         self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
-        for request, reason, last in harvest.ends:
-            self._roster.end(request, reason, last=last)
-        self._record(flight, planned.plan.rows, result.times, harvest.num_outputs, now)
+        for request, reason, last in output.ends:
+            self._table.end(request, reason, last=last)
+        self._record(flight, planned.plan.rows, result.times, output.num_outputs, now)
 
-    def _step_failed(self, failed: Flight, error: Exception) -> None:
+    def _step_failed(self, failed: InFlight, error: Exception) -> None:
         """Handle a step that raised. Its prompts are the likely cause, because they make one step
         larger than the last: they end with the error, and decodes are recomputed. Without prompts
         all its requests end, so that each failure ends at least one and a broken device cannot
@@ -317,13 +317,13 @@ class EngineCore:
         cause = f"{type(error).__name__}: {error}"
         info = ErrorInfo("engine_error", f"the step that computed this request failed: {cause}")
         for request in blamed:
-            self._roster.end(request, FinishReason.ERROR, info)
+            self._table.end(request, FinishReason.ERROR, info)
         for flight in voided:
             self._record(flight, (), PhaseTimes(), 0, self._clock(), cause)
 
     def _record(
         self,
-        flight: Flight,
+        flight: InFlight,
         rows: Sequence[Row],
         times: PhaseTimes,
         num_outputs: int,
@@ -338,7 +338,7 @@ class EngineCore:
             self._scheduler.cache.pool,
             model=self._model,
             num_outputs=num_outputs,
-            finished=self._roster.take_ended(),
+            finished=self._table.drain_ended(),
             begun=max(flight.start, self._observer.last_end),
             result_at=result_at,
             now=self._clock(),

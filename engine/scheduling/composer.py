@@ -144,7 +144,7 @@ class StepComposer:
         self.budget -= count
         if cache.takes_snapshots and end % cache.block_size == 0 and self.knobs.prefix_caching:
             assert cache.snapshots is not None
-            snapshot = cache.snapshots.take()
+            snapshot = cache.snapshots.allocate()
             if snapshot is not None:
                 self.saves[request] = snapshot
         return count

@@ -291,7 +291,7 @@ class Scheduler:
         self.waiting.served(request for request, row in planned if row.samples)
         preempted, self._preempted = tuple(self._preempted), []
         swapped = tuple([request for request in preempted if request.host_blocks])
-        out, back = self._swaps.take()
+        out, back = self._swaps.drain()
         waiting = self._books.restores
         restores = [(r, waiting[r][1]) for r in requests if r in waiting] if waiting else []
         plan = StepPlan(

@@ -67,7 +67,7 @@ class Swaps:
             return False
         if not self._is_worth_it(victim, count, running, knobs):
             return False
-        victim.host_blocks = self._host.give(count, victim.ordinal)
+        victim.host_blocks = self._host.allocate(count, victim.ordinal)
         self.out[victim] = list(zip(victim.block_table[:count], victim.host_blocks, strict=True))
         return True
 
@@ -108,7 +108,7 @@ class Swaps:
             request.host_blocks = []
             request.num_computed_tokens = 0
 
-    def take(self) -> tuple[Copies, Copies]:
+    def drain(self) -> tuple[Copies, Copies]:
         """Remove and return the next plan's copies. Host blocks copied back are free then."""
         out, back = _copies(self.out), _copies(self.back)
         for request in back.requests:

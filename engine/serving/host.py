@@ -26,7 +26,7 @@ from engine.serving.attempt import LoadAttempt, LoadCancelledError
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.lock import prompt_switches
 from engine.serving.mail import Mail
-from engine.serving.translator import Translator
+from engine.serving.text_thread import TextThread
 from engine.serving.watch import Watch, step_limit
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class EngineHost:
         self._newest: LoadRequest | None = None  # set as soon as it is requested
         self._load_lock = threading.Lock()
         self._stopping = False
-        self._text = Translator(clock, self._mailbox.put, self._text_failed)
+        self._text = TextThread(clock, self._mailbox.put, self._text_failed)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -317,7 +317,7 @@ class EngineHost:
                     self._draft = core.draft()
                 self._take_mail(core)
                 # A step may take seconds; refused or aborted requests need not wait for the next.
-                self._text.deliver(core.take_outputs())
+                self._text.deliver(core.drain_outputs())
             core.abort_all()
             while not core.idle:  # Steps in flight use the model too.
                 self._text.deliver(self._step(core))

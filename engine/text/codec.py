@@ -13,7 +13,7 @@ from engine.api.tools import ToolUse
 from engine.structure.grammar import Grammar
 from engine.structure.lead import NO_LEAD, Lead, behind_channels, behind_tags
 from engine.text.arguments import NO_ARGUMENTS, context_key
-from engine.text.certain import CertainText
+from engine.text.boundary import ToolCallBoundary
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.forms import types_of
@@ -269,13 +269,13 @@ class ChatCodec:
             return None  # Who writes the prompt reads the tags.
         return TaggedParts(self._tags, is_open=self.is_open(prompt, arguments))
 
-    def certain_text(self, tools: Sequence[Mapping[str, object]]) -> CertainText | None:
+    def certain_text(self, tools: Sequence[Mapping[str, object]]) -> ToolCallBoundary | None:
         """Make the finder of a reply's text outside calls of these tools, used before its calls are
         parsed; None if it is unknown how a call begins.
         """
         if self._openings is None:
             return None
-        return CertainText(self._openings, [str(name) for name in types_of(tools)])
+        return ToolCallBoundary(self._openings, [str(name) for name in types_of(tools)])
 
     def special_name(self, token_id: int) -> str:
         """The name of a special token; "" for any other."""

@@ -13,7 +13,7 @@ from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Usage
 from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
-from engine.text.certain import CertainText, behind_skipped, beside_calls
+from engine.text.boundary import ToolCallBoundary, behind_skipped, beside_calls
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
 from engine.text.parts import Parts
@@ -76,7 +76,7 @@ class _Reply:
     matcher: StopMatcher
     key: str
     parts: Parts | None = None
-    certain: CertainText | None = None
+    certain: ToolCallBoundary | None = None
     num_tokens: int = 0
     num_reported: int = 0
     num_shown: int = 0

@@ -74,7 +74,7 @@ def _submit(harness: CoreHarness, chat: Chat) -> Request:
     tokens = reference(prompt, chat.output)
     assert tokens.index(tokens[-1]) == chat.output - 1
     harness.submit(chat.name, prompt, chat.most, stop_token_ids=(tokens[-1],))
-    return harness.core._roster.live[chat.name]
+    return harness.core._table.live[chat.name]
 
 
 def _figures(record: StepRecord) -> dict[str, str]:

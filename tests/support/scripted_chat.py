@@ -10,7 +10,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought
 from engine.batch.output import End
-from engine.text.certain import CertainText, beside_calls
+from engine.text.boundary import ToolCallBoundary, beside_calls
 from engine.text.parts import Parts
 from engine.text.thinking import TaggedParts, Tags
 from tests.support.replies import OPENING, use_in
@@ -43,7 +43,7 @@ class ScriptedChat:
     stop: str | None = None
     error: EngineError | None = None
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
-    certain: CertainText = field(default_factory=lambda: CertainText([OPENING], []))
+    certain: ToolCallBoundary = field(default_factory=lambda: ToolCallBoundary([OPENING], []))
     said: str = ""
     num_shown: int = 0
     began: float | None = None

@@ -364,7 +364,7 @@ class ScriptedEngine:
         waiting = [r.request_id for r in self._core.snapshot().requests if r.state in waits]
         for request_id in waiting:
             self._core.abort(request_id)
-        self._core.take_outputs()
+        self._core.drain_outputs()
         return [self._chats.pop(request_id) for request_id in waiting]
 
     def _end_all(self, error: EngineError) -> None:
@@ -396,7 +396,7 @@ class ScriptedEngine:
 
     def _deliver(self, core: EngineCore) -> None:
         """Tell what came to an end without a step."""
-        self._tell(core.take_outputs())
+        self._tell(core.drain_outputs())
 
     def _tell(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:

@@ -9,10 +9,10 @@ from engine.cache.host import HostPool
 
 def test_the_lowest_blocks_are_given_first() -> None:
     pool = HostPool(6)
-    assert pool.give(3, 1) == [0, 1, 2]
-    assert pool.give(2, 2) == [3, 4]
+    assert pool.allocate(3, 1) == [0, 1, 2]
+    assert pool.allocate(2, 2) == [3, 4]
     pool.release([2, 0, 1])
-    assert pool.give(2, 3) == [0, 1]
+    assert pool.allocate(2, 3) == [0, 1]
     assert (pool.num_free, pool.num_used) == (2, 4)
     pool.check([(2, [3, 4]), (3, [0, 1])])
 
@@ -24,7 +24,7 @@ def test_the_lowest_blocks_are_given_first() -> None:
 )
 def test_what_does_not_balance_is_found(tables: list[tuple[int, list[int]]]) -> None:
     pool = HostPool(3)
-    pool.give(2, 1)
+    pool.allocate(2, 1)
     pool.check([(1, [0, 1])])
     with pytest.raises(AssertionError):
         pool.check(tables)
@@ -32,7 +32,7 @@ def test_what_does_not_balance_is_found(tables: list[tuple[int, list[int]]]) -> 
 
 def test_a_block_that_was_given_back_twice_is_an_error() -> None:
     pool = HostPool(2)
-    blocks = pool.give(1, 1)
+    blocks = pool.allocate(1, 1)
     pool.release(blocks)
     with pytest.raises(KeyError):
         pool.release(blocks)

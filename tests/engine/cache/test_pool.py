@@ -23,20 +23,20 @@ def make_pool(num_blocks: int) -> tuple[BlockPool, list[int]]:
 
 def cache(pool: BlockPool, seq: int, count: int) -> list[int]:
     """Blocks that `seq` filled, published and let go, the last one first."""
-    blocks = pool.give(count, seq)
+    blocks = pool.allocate(count, seq)
     for block in blocks:
-        pool.keep(block)
+        pool.retain(block)
     pool.release(blocks[::-1], seq)
     return blocks
 
 
 def test_the_life_of_a_block() -> None:
     pool, evicted = make_pool(2)
-    (block,) = pool.give(1, 7)
+    (block,) = pool.allocate(1, 7)
     assert (pool.num_free, pool.num_cached, pool.num_used, pool.num_shared) == (1, 0, 1, 0)
     pool.share(block, 8)
     assert (pool.num_used, pool.num_shared) == (1, 1)
-    pool.keep(block)
+    pool.retain(block)
     pool.release([block], 7)
     assert (pool.num_used, pool.num_shared) == (1, 0)
     pool.release([block], 8)
@@ -45,7 +45,7 @@ def test_the_life_of_a_block() -> None:
     pool.share(block, 9)
     assert not pool.is_available(block)
     pool.release([block], 9)
-    assert pool.give(2, 10) == [1 - block, block]
+    assert pool.allocate(2, 10) == [1 - block, block]
     assert evicted == [block]
     pool.release([block], 10)
     assert not pool.is_available(block)  # what was kept of it went with the eviction
@@ -67,7 +67,7 @@ def test_the_life_of_a_block() -> None:
 def test_free_blocks_go_before_cached_ones() -> None:
     pool, evicted = make_pool(4)
     kept = cache(pool, 1, 2)
-    assert set(pool.give(2, 2)).isdisjoint(kept)
+    assert set(pool.allocate(2, 2)).isdisjoint(kept)
     assert evicted == []
 
 
@@ -77,22 +77,22 @@ def test_the_block_let_go_longest_ago_is_evicted() -> None:
     new = cache(pool, 2, 2)
     pool.share(old[0], 3)  # looked at again: now the youngest
     pool.release([old[0]], 3)
-    pool.give(4, 4)
+    pool.allocate(4, 4)
     assert evicted == [old[1], new[1], new[0], old[0]]
 
 
 def test_a_block_freed_last_is_given_first() -> None:
     pool, _evicted = make_pool(4)
-    blocks = pool.give(3, 1)
+    blocks = pool.allocate(3, 1)
     pool.release(blocks[::-1], 1)
-    assert pool.give(1, 2) == blocks[:1]
+    assert pool.allocate(1, 2) == blocks[:1]
 
 
 def test_one_sequence_may_hold_a_block_for_a_step_that_still_runs_and_again() -> None:
     """A preempted sequence that is admitted again while its last plan runs holds it twice."""
     pool, _evicted = make_pool(2)
-    (block,) = pool.give(1, 7)
-    pool.keep(block)
+    (block,) = pool.allocate(1, 7)
+    pool.retain(block)
     pool.share(block, 7)
     pool.check([(7, [block]), (7, [block])])
     pool.release([block], 7)
@@ -104,7 +104,7 @@ def test_one_sequence_may_hold_a_block_for_a_step_that_still_runs_and_again() ->
 
 def test_the_life_of_a_reserved_block() -> None:
     pool, _evicted = make_pool(3)
-    one, other = pool.give(2, 7, reserve=True)
+    one, other = pool.allocate(2, 7, reserve=True)
     assert (pool.num_used, pool.num_reserved, pool.num_available) == (2, 2, 1)
     pool.fill(one)
     assert (pool.num_used, pool.num_reserved) == (2, 1)
@@ -132,12 +132,12 @@ def test_the_life_of_a_pinned_block() -> None:
     pool.share(block, 3)
     pool.release([block], 2)
     pool.release([block], 3)
-    others = pool.give(2, 4)
+    others = pool.allocate(2, 4)
     assert (pool.num_available, evicted) == (0, [])
     pool.release(others, 4)
     pool.unpin(block)
     assert (pool.num_available, pool.num_pinned) == (3, 0)
-    pool.give(3, 5)
+    pool.allocate(3, 5)
     assert evicted == [block]
     log = pool.take_events().log
     assert [entry for entry in log if entry[1] == block] == [
@@ -154,8 +154,8 @@ def test_the_life_of_a_pinned_block() -> None:
 
 def test_pinned_while_it_is_held_it_shows_when_it_is_let_go() -> None:
     pool, _evicted = make_pool(2)
-    (block,) = pool.give(1, 1)
-    pool.keep(block)
+    (block,) = pool.allocate(1, 1)
+    pool.retain(block)
     pool.pin(block)
     assert pool.copy().states == "uf"
     pool.release([block], 1)
@@ -167,12 +167,12 @@ def test_let_go_by_its_pin_it_is_evicted_after_those_cached_before() -> None:
     pool, evicted = make_pool(3)
     (first,) = cache(pool, 1, 1)
     pool.pin(first)
-    rest = pool.give(2, 2)
+    rest = pool.allocate(2, 2)
     for block in rest:
-        pool.keep(block)
+        pool.retain(block)
     pool.release(rest, 2)
     pool.unpin(first)
-    pool.give(3, 3)
+    pool.allocate(3, 3)
     assert evicted == [*rest, first]
 
 
@@ -188,7 +188,7 @@ def test_let_go_by_its_pin_it_is_evicted_after_those_cached_before() -> None:
 )
 def test_check_sees_what_is_wrong(tables: list[tuple[int, list[int]]]) -> None:
     pool, _evicted = make_pool(3)
-    assert pool.give(2, 1) == [0, 1]
+    assert pool.allocate(2, 1) == [0, 1]
     pool.check([(1, [0, 1])])
     with pytest.raises(AssertionError):
         pool.check(tables)
@@ -215,7 +215,7 @@ class PoolMachine(RuleBasedStateMachine):
         del self.cached[: max(0, count - free)]
         self.kept -= set(expected)
         self.evicted.clear()
-        blocks = self.pool.give(count, seq, reserve=reserve)
+        blocks = self.pool.allocate(count, seq, reserve=reserve)
         assert self.evicted == expected
         assert len(set(blocks)) == count
         assert self.pinned.isdisjoint(blocks)
@@ -263,7 +263,7 @@ class PoolMachine(RuleBasedStateMachine):
             block = table[pick % len(table)]
             if block in self.reserved:
                 return
-            self.pool.keep(block)
+            self.pool.retain(block)
             self.kept.add(block)
 
     @rule(seq=st.integers(0, 4))

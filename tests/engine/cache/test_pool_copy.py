@@ -60,9 +60,9 @@ def test_every_block_is_in_one_stretch_and_every_run_shows(
 
 def test_a_few_blocks_of_a_large_pool_are_a_stretch_of_their_own() -> None:
     pool = BlockPool(200_000, lambda _block: None)
-    pool.give(3, 7)
-    (cached,) = pool.give(1, 8)
-    pool.keep(cached)
+    pool.allocate(3, 7)
+    (cached,) = pool.allocate(1, 8)
+    pool.retain(cached)
     pool.release([cached], 8)
     assert pool.copy().map(2048).stretches == (
         Stretch(0, 3, BlockState.USED, (7,)),

@@ -13,10 +13,10 @@ from engine.cache.snapshots import SnapshotPool
 def test_the_one_that_was_used_longest_ago_is_given_up() -> None:
     pool = SnapshotPool(2)
     for name in (b"a", b"b"):
-        pool.keep(taken(pool), name)
+        pool.retain(taken(pool), name)
     first = pool.hold(b"a")
     pool.release(b"a")
-    assert pool.take() is not None
+    assert pool.allocate() is not None
     assert pool.has(b"a")
     assert not pool.has(b"b")
     assert pool.hold(b"a") == first
@@ -24,13 +24,13 @@ def test_the_one_that_was_used_longest_ago_is_given_up() -> None:
 
 def test_what_is_held_is_never_given_up() -> None:
     pool = SnapshotPool(1)
-    pool.keep(taken(pool), b"a")
+    pool.retain(taken(pool), b"a")
     pool.hold(b"a")
     pool.forget(b"a")
-    assert pool.take() is None
+    assert pool.allocate() is None
     assert pool.has(b"a")
     pool.release(b"a")
-    assert pool.take() is not None
+    assert pool.allocate() is not None
     assert not pool.has(b"a")
 
 
@@ -38,31 +38,31 @@ def test_what_is_pinned_is_never_given_up_whenever_it_is_taken() -> None:
     pool = SnapshotPool(2)
     pool.pin(b"a")
     for name in (b"a", b"b"):
-        pool.keep(taken(pool), name)
+        pool.retain(taken(pool), name)
     pool.forget(b"a")
     taken(pool)
     assert pool.has(b"a")
     assert not pool.has(b"b")
-    assert pool.take() is None
+    assert pool.allocate() is None
     pool.unpin(b"a")
-    assert pool.take() is not None
+    assert pool.allocate() is not None
 
 
 def test_of_two_of_one_prefix_the_first_is_kept() -> None:
     pool = SnapshotPool(2)
     first, second = taken(pool), taken(pool)
-    pool.keep(first, b"a")
-    pool.keep(second, b"a")
+    pool.retain(first, b"a")
+    pool.retain(second, b"a")
     assert pool.hold(b"a") == first
-    assert pool.take() == second
+    assert pool.allocate() == second
 
 
 def test_without_room_nothing_is_taken() -> None:
-    assert SnapshotPool(0).take() is None
+    assert SnapshotPool(0).allocate() is None
 
 
 def taken(pool: SnapshotPool) -> int:
-    snapshot = pool.take()
+    snapshot = pool.allocate()
     assert snapshot is not None
     return snapshot
 
@@ -80,7 +80,7 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        snapshot = self.pool.take()
+        snapshot = self.pool.allocate()
         if snapshot is None:
             stays = self.pinned.union(self.held)
             assert all(name in stays for name in self.contents.values())
@@ -99,7 +99,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         if not keeps:
             self.pool.drop(snapshot)
         else:
-            self.pool.keep(snapshot, name)
+            self.pool.retain(snapshot, name)
             if name not in self.contents.values():
                 self.contents[snapshot] = name
 
@@ -144,7 +144,7 @@ TestSnapshots.settings = settings(max_examples=60, stateful_step_count=30)
 @pytest.mark.parametrize("lose", ["_free", "_pending"])
 def test_a_lost_snapshot_is_found_out(lose: str) -> None:
     pool = SnapshotPool(2)
-    pool.take()
+    pool.allocate()
     getattr(pool, lose).pop()
     with pytest.raises(AssertionError, match="lost or twice"):
         pool.check()

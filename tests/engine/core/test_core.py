@@ -179,7 +179,7 @@ class TestDeadlines:
         engine.submit("waits", PROMPT, 9, deadline=0.04)
         engine.step()
         engine.core.change_knobs({"paused": True}, "test")
-        engine.core._scheduler.preempt([engine.core._roster.live["runs"]], engine.core.ledger.knobs)
+        engine.core._scheduler.preempt([engine.core._table.live["runs"]], engine.core.ledger.knobs)
         engine.clock.advance(1.0)
         engine.step()
         assert set(engine.ends) == {"waits"}

@@ -49,7 +49,7 @@ class TestFullPrefixHit:
         engine.submit("a", [1, 2, 3], 9)
         engine.step()  # 3 tokens computed, the 4th known
         engine.step()
-        request = engine.core._roster.live["a"]
+        request = engine.core._table.live["a"]
         assert (request.num_known_tokens, request.num_computed_tokens) == (5, 4)
         engine.step()
         engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
@@ -70,7 +70,7 @@ class TestSalt:
             engine.step()
         while engine.core._in_flight:
             engine.core._commit()
-        request = engine.core._roster.live["asks"]
+        request = engine.core._table.live["asks"]
         engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
         engine.finish()
         starts = [row.start for plan in engine.runner.plans if plan.new for row in plan.rows]
@@ -87,7 +87,7 @@ class TestSalt:
         engine.submit("asks", PROMPT, 6, cache_salt="a")
         for _ in range(3):
             engine.step()
-        request = engine.core._roster.live["asks"]
+        request = engine.core._table.live["asks"]
         engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
         engine.finish()
         assert engine.tokens["asks"][:3] == engine.tokens["other"]
@@ -220,7 +220,7 @@ class TestPublishAfterTheForwardPass:
         engine = CoreHarness(max_num_batched_tokens=10)
         engine.submit("a", list(range(30)), 1)
         engine.step()
-        request = engine.core._roster.live["a"]
+        request = engine.core._table.live["a"]
         assert (request.num_computed_tokens, request.num_published) == (10, 2)
 
 

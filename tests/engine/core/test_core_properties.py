@@ -174,7 +174,7 @@ class Traffic:
         if core._num_failures + len(failing) >= MOST_FAILURES - 1:
             return  # so many in a row end the engine
         if kind == "nan":
-            runner.nan_seqs.add(core._roster.arrivals - 2 + ahead)
+            runner.nan_seqs.add(core._table.arrivals - 2 + ahead)
         else:
             (runner.fail_submits if kind == "submit" else runner.fail_steps).add(
                 len(runner.plans) + ahead

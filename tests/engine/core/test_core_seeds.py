@@ -18,7 +18,7 @@ class TestSeeds:
             sampling = SamplingParams(max_tokens=6, ignore_eos=True)
             engine.core.submit(Submission(request_id=name), PROMPT, sampling)
         engine.core.step()
-        for request in engine.core._roster.live.values():
+        for request in engine.core._table.live.values():
             seed = request.seed
             assert 0 <= seed < 2**64
             engine.core._scheduler.preempt([request], engine.core.ledger.knobs)

@@ -103,7 +103,7 @@ def test_what_is_computed_again_leaves_its_snapshot_where_it_was() -> None:
     request = make_request(0, PROMPT)
     say(request, range(40, 50))
     for _ in range(2):
-        snapshot = cache.snapshots.take()
+        snapshot = cache.snapshots.allocate()
         assert snapshot is not None
         cache.keep_state(request, 28, snapshot)
         assert cache.snapshots.has(request.block_hashes[6])

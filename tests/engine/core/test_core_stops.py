@@ -43,7 +43,7 @@ class TestStopsAndMinTokens:
         engine.submit("a", PROMPT, 20)
         for _ in range(4):
             engine.step()
-        engine.core._scheduler.preempt([engine.core._roster.live["a"]], engine.core.ledger.knobs)
+        engine.core._scheduler.preempt([engine.core._table.live["a"]], engine.core.ledger.knobs)
         engine.stop("a", 2)
         engine.finish()
         assert engine.ends["a"].usage.completion_tokens == 2

@@ -265,7 +265,7 @@ class TestFailure:
         while "a" not in engine.ends:  # it was the only one of the step
             engine.step()
         assert engine.ends["a"].reason is FinishReason.ERROR
-        request = engine.core._roster.live["b"]
+        request = engine.core._table.live["b"]
         assert (request.host_blocks, request.num_computed_tokens) == ([], 0)
         engine.finish()
         assert not any(plan.swaps_in for plan in engine.runner.plans)

@@ -34,7 +34,7 @@ class TestSwap:
 
     def test_it_goes_on_with_the_tokens_after_them(self) -> None:
         bench, victim = self.bench()
-        out, _back = bench.books.swaps.take()
+        out, _back = bench.books.swaps.drain()
         assert out.requests == (victim,)
         composer = bench.composer()
         assert composer.num_cached(victim) == 6
@@ -43,7 +43,7 @@ class TestSwap:
         assert bench.books.swaps.back == {
             victim: [(0, victim.block_table[0]), (1, victim.block_table[1])]
         }
-        _out, back = bench.books.swaps.take()
+        _out, back = bench.books.swaps.drain()
         assert back.pairs == ((0, victim.block_table[0]), (1, victim.block_table[1]))
         assert (victim.host_blocks, bench.cache.host.num_used) == ([], 0)
 
@@ -67,7 +67,7 @@ class TestSwap:
 
     def test_what_may_be_wrong_is_not_kept(self) -> None:
         bench, victim = self.bench()
-        bench.books.swaps.take()
+        bench.books.swaps.drain()
         composer = bench.composer()
         assert composer.admit(victim)
         composer.preempt(victim, keep=False)

@@ -1,4 +1,4 @@
-"""CertainText: the part of a reply's text that no tool call can include, whatever follows."""
+"""ToolCallBoundary: the part of a reply's text that no tool call can include, whatever follows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.text.forms import begins_call
 from engine.text.stops import Pattern
 
 
-class CertainText:
+class ToolCallBoundary:
     """Reads a reply token by token, up to where a tool call may begin.
 
     A call begins with an opening, which white space may precede. So the certain text ends before

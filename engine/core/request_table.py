@@ -1,4 +1,4 @@
-"""Roster: the unfinished requests of a core, how they arrive and the one way they end."""
+"""RequestTable: the unfinished requests of a core, how they arrive and the one way they end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from engine.scheduling.scheduler import Scheduler
 from engine.structure.grammar import Grammar
 
 
-class Roster:
+class RequestTable:
     """Requests from arrival to end, and the outputs to send to their owners.
 
     Args:
@@ -100,7 +100,7 @@ class Roster:
             usage = Usage(len(token_ids), 0, 0)
             timings = Timings.of(RequestTimings(arrival, finished=now), 0)
             end = End(FinishReason.ERROR, usage, timings, (), error.info())
-            self.tell(TokenOutput(submission.request_id, (), end))
+            self.emit(TokenOutput(submission.request_id, (), end))
             return
         self.arrivals = request.ordinal
         self.live[request.request_id] = request
@@ -205,18 +205,18 @@ class Roster:
             request.prompt_token_ids + request.output_token_ids,
             error,
         )
-        self.tell((last or TokenOutput(request.request_id, ()))._replace(end=end))
+        self.emit((last or TokenOutput(request.request_id, ()))._replace(end=end))
 
-    def tell(self, output: TokenOutput) -> None:
+    def emit(self, output: TokenOutput) -> None:
         """Queue an output for the request's owner, sent after the step."""
         self._outputs.append(output)
 
-    def take_outputs(self) -> list[TokenOutput]:
+    def drain_outputs(self) -> list[TokenOutput]:
         """Remove and return the outputs since the last call."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def take_ended(self) -> tuple[Ended, ...]:
+    def drain_ended(self) -> tuple[Ended, ...]:
         """Remove and return the requests that ended since the last call."""
         ended, self._ended = tuple(self._ended), []
         return ended

@@ -1,4 +1,4 @@
-"""Translator: converts chats to token ids and token ids to text, off the engine's thread."""
+"""TextThread: converts chats to token ids and token ids to text, off the engine's thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ JOIN_TIMEOUT = 10.0
 _ENDINGS = "\n"
 
 
-class Translator:
+class TextThread:
     """Keeps tokenization, detokenization and stop strings off the step's critical path.
 
     Submissions, aborts, changes of priority and load requests pass through here in order, so that

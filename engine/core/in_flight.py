@@ -1,4 +1,4 @@
-"""Flight: a step in flight, from its planning to its record."""
+"""InFlight: a step in flight, from its planning to its record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.scheduling.planned import Planned
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlight:
     """A planned step, and the facts from planning time that its record needs.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Harvest: the output of a step, applied to its requests."""
+"""StepOutput: the output of a step, applied to its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.batch.output import TokenOutput
 from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, StepResult
 from engine.batch.request import Request
 from engine.core.observer import Observer
-from engine.core.roster import Roster
+from engine.core.request_table import RequestTable
 from engine.scheduling.planned import Planned
 
 _FAILURES = {
@@ -26,7 +26,7 @@ _FAILURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Harvest:
+class StepOutput:
     """What a step's tokens led to.
 
     Attributes:
@@ -40,15 +40,15 @@ class Harvest:
     num_outputs: int
 
     @staticmethod
-    def take(
-        planned: Planned, result: StepResult, roster: Roster, observer: Observer, now: float
-    ) -> Harvest:
+    def of(
+        planned: Planned, result: StepResult, table: RequestTable, observer: Observer, now: float
+    ) -> StepOutput:
         """Append the sampled tokens, except to requests that ended while the step ran.
 
         Args:
             now: engine clock, seconds.
         """
-        _tell_prompts(planned, result, roster)
+        _send_prompts(planned, result, table)
         ends: list[tuple[Request, FinishReason, TokenOutput]] = []
         num_outputs = 0
         if len(result.token_ids) < len(planned.plan.rows):
@@ -65,7 +65,7 @@ class Harvest:
                 continue
             if token_id < 0:
                 # End it at once, so that this step's blocks are not published with NaN in them.
-                roster.end(request, FinishReason.ERROR, _FAILURES[token_id])
+                table.end(request, FinishReason.ERROR, _FAILURES[token_id])
                 continue
             request.output_token_ids.append(token_id)
             num_outputs += 1
@@ -75,13 +75,13 @@ class Harvest:
             )
             reason = request.ends_at(token_id)
             if reason is None:
-                roster.tell(output)
+                table.emit(output)
             else:
                 ends.append((request, reason, output))
-        return Harvest(ends, num_outputs)
+        return StepOutput(ends, num_outputs)
 
 
-def _tell_prompts(planned: Planned, result: StepResult, roster: Roster) -> None:
+def _send_prompts(planned: Planned, result: StepResult, table: RequestTable) -> None:
     """Send the log-probabilities that a step found for prompt tokens, each once: a preempted
     request is computed again.
     """
@@ -91,11 +91,11 @@ def _tell_prompts(planned: Planned, result: StepResult, roster: Roster) -> None:
             continue
         if not found.is_finite:
             # As with a missing token, end the request before the step's blocks are published.
-            roster.end(request, FinishReason.ERROR, _FAILURES[NOT_FINITE])
+            table.end(request, FinishReason.ERROR, _FAILURES[NOT_FINITE])
         elif found.end > request.num_told:
             new = found.behind(request.num_told)
             request.num_told = found.end
-            roster.tell(TokenOutput(request.request_id, (), prompt=new))
+            table.emit(TokenOutput(request.request_id, (), prompt=new))
 
 
 def _ended_prompts(planned: Planned) -> list[tuple[Request, FinishReason, TokenOutput]]:
