@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,11 +22,11 @@ from app.settings.alerts import AlertRules
 from app.system.paths import CRASHES, Location
 from engine.api.client import ChatMessage, LoadRequest
 from engine.api.config import DTYPES, QUANTIZATIONS
-from engine.api.sampling import SamplingParams
+from engine.api.sampling import SAMPLING_SPECS
 
 APP = "batchdeck"
 PREFIX = "TUI_"
-SAMPLING_NAMES = tuple(f.name for f in fields(SamplingParams))
+SAMPLING_NAMES = tuple(SAMPLING_SPECS)
 
 # A bare K, M or G is a power of two, as in Docker, the JVM and llama.cpp.
 _UNITS = {"": 1, "b": 1}

@@ -6,12 +6,13 @@ import re
 import reprlib
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from engine.api.errors import InvalidRequestError
+from engine.api.sampling_spec import COMMON, NumberRange, SamplingSpec, parameter, specs_of
 from engine.api.structure import Structure
-from engine.api.tools import MAX_TOOLS_BYTES, check_tools, json_bytes
+from engine.api.tools import MAX_TOOLS, MAX_TOOLS_BYTES, check_tools, json_bytes
 
 MAX_STOPS = 16
 # Of all: each reply tests each at each character, and holds back text as long as the longest.
@@ -21,28 +22,6 @@ MAX_ARGUMENT_BYTES = MAX_TOOLS_BYTES
 MAX_BIASES = 1024
 MAX_STOP_TOKENS = 1024
 MAX_LOGPROBS = 20
-# The minimum and maximum of each number; `top_p` and `repetition_penalty` exclude the minimum.
-RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "temperature": (0.0, 100.0),
-        "top_p": (0.0, 1.0),
-        "min_p": (0.0, 1.0),
-        "repetition_penalty": (0.0, 100.0),
-        "presence_penalty": (-2.0, 2.0),
-        "frequency_penalty": (-2.0, 2.0),
-        "top_k": (0, 2**31 - 1),
-        "min_tokens": (0, 2**31 - 1),
-        "seed": (0, 2**64 - 1),
-        "max_tokens": (0, 2**31 - 1),
-        "logprobs": (0, MAX_LOGPROBS),
-        "prompt_logprobs": (0, MAX_LOGPROBS),
-    }
-)
-# The value for -1, which llama.cpp, ollama and LM Studio write for an unset value, and vLLM and
-# transformers for keeping all tokens.
-_OF_MINUS_ONE: Mapping[str, int | None] = MappingProxyType(
-    {"top_k": 0, "seed": None, "max_tokens": None}
-)
 _MOST_WHOLE = 2.0**63
 # The parameters that decide which tokens may be drawn, and with what probability.
 CHOOSING = frozenset(("temperature", "top_k", "top_p", "min_p"))
@@ -66,19 +45,14 @@ _DECIMAL = re.compile("[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen and when the output ends.
+    """How the next token is chosen and when the output ends. The line that declares a parameter
+    states its whole `SamplingSpec`; requests, settings and docs follow from it.
 
     Attributes:
         temperature: 0 is greedy and exact; otherwise logits are divided by it.
-        top_k: keep the k most likely tokens; 0 keeps all.
-        top_p: keep the smallest set of tokens whose probability reaches p (nucleus sampling).
-        min_p: keep tokens at least this likely relative to the most likely one.
-        repetition_penalty: multiplicative, for tokens of prompt and output (CTRL, section 4.1).
-        presence_penalty: subtracted once for each token already in the output.
-        frequency_penalty: subtracted for each occurrence in the output.
-        logit_bias: (token id, bias) pairs. A bias is from -100 to 100 and is added to the model's
-            logits before all else, in greedy sampling too; -100 bans a token in practice.
-            `override` takes a map, whose keys may be strings.
+        repetition_penalty: multiplicative (CTRL, section 4.1).
+        logit_bias: (token id, bias) pairs, added in greedy sampling too. `override` takes a map,
+            whose keys may be strings.
         logprobs: how many of the likeliest tokens come with each output token, beside its own
             log-probability and rank (`engine.api.logprobs.TokenLogprobs`); None returns nothing.
         prompt_logprobs: the same for the tokens of the prompt, except the first. The prompt is then
@@ -86,16 +60,9 @@ class SamplingParams:
         seed: the only source of randomness, together with the output position; None draws a seed at
             submit.
         min_tokens: an end of sequence or a stop counts only after this many output tokens.
-        max_tokens: most output tokens; None means as many as fit. 0 is allowed only with
-            `prompt_logprobs`: the request ends with its prompt.
-        stop: strings that end the output; they are not part of it. All together they have at most
-            `MAX_STOP_BYTES`.
-        stop_token_ids: token ids that end the output, at most `MAX_STOP_TOKENS`.
-        ignore_eos: continue past the model's end-of-sequence tokens.
-        chat_template_kwargs: arguments of the chat template by name, such as `enable_thinking`,
-            with JSON values, at most `MAX_ARGUMENT_BYTES`. An override replaces all of them.
-        tools: functions that the model may call, as in OpenAI's API
-            (`engine.api.tools.check_tools`). The template puts them in the prompt.
+        max_tokens: 0 is allowed only with `prompt_logprobs`: the request ends with its prompt.
+        chat_template_kwargs: such as `enable_thinking`. An override replaces all of them.
+        tools: checked by `engine.api.tools.check_tools`. The template puts them in the prompt.
         structure: the form that the reply must have, except its thinking. When the form is complete
             the output ends, whatever `min_tokens` and `ignore_eos` are. `override` takes a map of
             one kind to its source (`engine.api.structure.Structure.of`).
@@ -104,37 +71,115 @@ class SamplingParams:
         InvalidRequestError: a value is outside its range; `param` names the field.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    seed: int | None = None
-    min_tokens: int = 0
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict, hash=False)
-    tools: tuple[Mapping[str, object], ...] = field(default=(), hash=False)
-    structure: Structure | None = None
+    temperature: float = parameter(
+        1.0,
+        "0 always takes the most likely token; higher values are more varied",
+        NumberRange(0.0, 100.0),
+        interfaces=(*COMMON, "responses", "messages"),
+    )
+    top_k: int = parameter(
+        0,
+        "only the k most likely tokens; 0 is all",
+        NumberRange(0, 2**31 - 1, of_minus_one=True),
+        interfaces=(*COMMON, "messages"),
+    )
+    top_p: float = parameter(
+        1.0,
+        "the fewest tokens that together have this probability; 1 is all",
+        NumberRange(0.0, 1.0, above=True),
+        interfaces=(*COMMON, "responses", "messages"),
+    )
+    min_p: float = parameter(
+        0.0,
+        "tokens at least this likely relative to the most likely one; 0 is all",
+        NumberRange(0.0, 1.0),
+    )
+    repetition_penalty: float = parameter(
+        1.0,
+        "above 1, makes tokens that came in prompt or reply less likely",
+        NumberRange(0.0, 100.0, above=True),
+    )
+    presence_penalty: float = parameter(
+        0.0, "subtracted once from tokens that came in the reply", NumberRange(-2.0, 2.0)
+    )
+    frequency_penalty: float = parameter(
+        0.0,
+        "subtracted from tokens for each time that they came in the reply",
+        NumberRange(-2.0, 2.0),
+    )
+    logit_bias: tuple[tuple[int, float], ...] = parameter(
+        (),
+        "added to logits of token ids before all else; -100 bans, 100 forces",
+        "a map of token ids to numbers from -100 to 100",
+    )
+    logprobs: int | None = parameter(
+        None,
+        "log-probability and rank of each token, and so many of the likeliest",
+        NumberRange(0, MAX_LOGPROBS),
+        interfaces=("text",),
+        names={"chat": "top_logprobs"},
+    )
+    prompt_logprobs: int | None = parameter(
+        None,
+        "the same of the tokens of the prompt, which are then all computed",
+        NumberRange(0, MAX_LOGPROBS),
+        interfaces=("chat", "text"),
+    )
+    seed: int | None = parameter(
+        None,
+        "where the randomness comes from; not set, each reply draws its own",
+        NumberRange(0, 2**64 - 1, of_minus_one=True),
+    )
+    min_tokens: int = parameter(
+        0, "the reply does not end before so many tokens", NumberRange(0, 2**31 - 1)
+    )
+    max_tokens: int | None = parameter(
+        None,
+        "most tokens of a reply; not set, all that fit",
+        NumberRange(1, 2**31 - 1, of_minus_one=True),
+        interfaces=(*COMMON, "messages"),
+        names={"responses": "max_output_tokens"},
+    )
+    stop: tuple[str, ...] = parameter(
+        (),
+        "a text or a list of texts: each ends the reply and is no part of it",
+        f"text or a list of at most {MAX_STOPS} texts, none of them empty, "
+        f"{MAX_STOP_BYTES >> 10} KiB in all",
+        names={"messages": "stop_sequences"},
+    )
+    stop_token_ids: tuple[int, ...] = parameter(
+        (),
+        "a list of token ids: each ends the reply",
+        f"a list of at most {MAX_STOP_TOKENS} token ids",
+        interfaces=("chat", "text"),
+    )
+    ignore_eos: bool = parameter(
+        False, "go on past the model's own end", "true or false", interfaces=("chat", "text")
+    )
+    chat_template_kwargs: Mapping[str, object] = parameter(
+        {},
+        "arguments of the chat template, which differ from model to model",
+        f"a map of names to values, {MAX_ARGUMENT_BYTES >> 10} KiB as JSON",
+        interfaces=("chat", "mqtt"),
+        hashed=False,
+    )
+    tools: tuple[Mapping[str, object], ...] = parameter(
+        (),
+        "functions that the model may call, as OpenAI's interface has them",
+        f"a list of at most {MAX_TOOLS} functions",
+        interfaces=("chat", "mqtt"),
+        hashed=False,
+    )
+    structure: Structure | None = parameter(  # noqa: RUF009  # it makes a dataclass field
+        None,
+        "the form of the reply: a JSON Schema, an expression, choices, a grammar",
+        "a map of one kind to its source",
+        interfaces=("mqtt",),
+    )
 
     def __post_init__(self) -> None:
-        self._check_number("temperature")
-        self._check_number("top_p", above=True)
-        self._check_number("min_p")
-        self._check_number("repetition_penalty", above=True)
-        self._check_number("presence_penalty")
-        self._check_number("frequency_penalty")
-        self._check_integer("top_k")
-        self._check_integer("min_tokens")
-        if self.logprobs is not None:
-            self._check_integer("logprobs")
+        for name in _SHARED:
+            self._check_number(name)
         self._check_own()
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
@@ -163,12 +208,11 @@ class SamplingParams:
         Raises:
             InvalidRequestError: a name is unknown, or a value is outside its range.
         """
-        known = {f.name for f in fields(self)}
         for name in changes:
-            if name not in known:
-                raise InvalidRequestError(
-                    f"{name} is no sampling parameter; allowed are {', '.join(sorted(known))}", name
-                )
+            if name not in SAMPLING_SPECS:
+                allowed = ", ".join(sorted(SAMPLING_SPECS))
+                text = f"{name} is no sampling parameter; allowed are {allowed}"
+                raise InvalidRequestError(text, name)
         # JSON and TOML only have lists and maps, and JSON's keys are strings.
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
         clean |= {name: as_number(name, clean[name]) for name in _INTEGERS & clean.keys()}
@@ -201,28 +245,16 @@ class SamplingParams:
 
     def _check_own(self) -> None:
         """Check the parameters in which replies to one request may differ, and their dependents."""
-        if self.prompt_logprobs is not None:
-            self._check_integer("prompt_logprobs")
-        if self.seed is not None:
-            self._check_integer("seed")
-        if self.max_tokens is not None:
-            self._check_integer("max_tokens", 1 if self.prompt_logprobs is None else 0)
+        for name in _OWN:
+            self._check_number(name)
 
-    def _check_number(self, name: str, *, above: bool = False) -> None:
-        value, (low, high) = getattr(self, name), RANGES[name]
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # NaN fails the comparison, which does not raise for integers beyond the range of floats.
-        if not number or not low <= value <= high or (above and value == low):
-            bound = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-            raise InvalidRequestError(f"{name} is {value!r}; it must be a number {bound}", name)
-
-    def _check_integer(self, name: str, least: int | None = None) -> None:
-        value, (low, high) = getattr(self, name), RANGES[name]
-        low = low if least is None else least
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidRequestError(
-                f"{name} is {value!r}; it must be an integer from {low} to {high}", name
-            )
+    def _check_number(self, name: str) -> None:
+        value, allowed = getattr(self, name), _RANGES[name]
+        if name == "max_tokens" and self.prompt_logprobs is not None:
+            allowed = replace(allowed, low=0)
+        is_unset = value is None and SAMPLING_SPECS[name].default is None
+        if not is_unset and value not in allowed:
+            raise InvalidRequestError(f"{name} is {value!r}; it must be {allowed}", name)
 
     def _check_stops(self) -> None:
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
@@ -306,21 +338,32 @@ class SamplingParams:
             )
 
 
-_INTEGERS = _OF_MINUS_ONE.keys() | {"min_tokens", "logprobs", "prompt_logprobs"}
+SAMPLING_SPECS: Mapping[str, SamplingSpec] = specs_of(SamplingParams)
+_RANGES = {
+    name: spec.allowed
+    for name, spec in SAMPLING_SPECS.items()
+    if isinstance(spec.allowed, NumberRange)
+}
+_INTEGERS = frozenset(name for name, allowed in _RANGES.items() if allowed.is_integer)
+# Replies to one request may differ in the first two, and whether 0 is allowed of the last one
+# depends on the first.
+_OWN = ("prompt_logprobs", "seed", "max_tokens")
+_SHARED = tuple(name for name in _RANGES if name not in _OWN)
 
 
 def as_number(name: str, value: object) -> object:
     """Convert a request's number to an integer parameter: clients without integers write 5 as
-    `5.0`, and -1 means none for `top_k`, `seed` and `max_tokens`.
+    `5.0`. llama.cpp, ollama and LM Studio write -1 for an unset value, and vLLM and transformers
+    for keeping all tokens, which is the default, too.
 
     Args:
-        name: name of the parameter.
+        name: name of the parameter; empty for another number.
         value: of any type; other values are returned as they are.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
         value = int(value)
-    is_none = name in _OF_MINUS_ONE and type(value) is int and value == -1
-    return _OF_MINUS_ONE[name] if is_none else value
+    is_default = type(value) is int and value == -1 and name in _RANGES
+    return SAMPLING_SPECS[name].default if is_default and _RANGES[name].of_minus_one else value
 
 
 def _token_id(key: object) -> object:

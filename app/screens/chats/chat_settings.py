@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import SamplingParams
+from engine.api.sampling import SAMPLING_SPECS, SamplingParams
 from engine.api.status import ModelCard
 from engine.api.structure import Structure
 from widgets.line import shorten
 
 THINKING = "enable_thinking"
 ARGUMENTS = "chat_template_kwargs"
-NAMES = tuple(f.name for f in fields(SamplingParams))
+NAMES = tuple(SAMPLING_SPECS)
 STARTED = "command line or config"
 OURS = "batchdeck's, for chats"
 ENGINE = "the engine's"

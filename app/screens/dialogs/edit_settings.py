@@ -23,7 +23,7 @@ from app.screens.chats.chat_settings import (
 )
 from app.screens.dialogs.dialog import Dialog, Entry
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling_meanings import SAMPLING_MEANINGS
+from engine.api.sampling import SAMPLING_SPECS
 
 FIELDS = (THINKING, *NAMES)
 _LABELS = {THINKING: "thinking"}
@@ -91,7 +91,7 @@ class EditSettings(Dialog[ChatSettings]):
     GLOSS: ClassVar[dict[str, str]] = {
         "system prompt": "what the model is told before all messages",
         "thinking": "whether the model thinks before it answers",
-        **SAMPLING_MEANINGS,
+        **{name: spec.meaning for name, spec in SAMPLING_SPECS.items()},
     }
 
     def __init__(self, settings: ChatSettings, defaults: Defaults, system: str) -> None:

@@ -18,7 +18,8 @@ from app.settings.settings import NAMES, SAMPLING_NAMES, TABLES
 from engine.api.config import EngineConfig
 from engine.api.knob_spec import KnobSpec
 from engine.api.knobs import KNOB_SPECS
-from engine.api.sampling_meanings import SAMPLING_MEANINGS
+from engine.api.sampling import SAMPLING_SPECS
+from engine.api.sampling_spec import NumberRange
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.policy import Policy
@@ -36,9 +37,24 @@ def test_each_setting_has_its_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLING_NAMES)
-def test_each_sampling_parameter_has_its_meaning(name: str) -> None:
-    (row,) = re.findall(rf"\n\| `{name}` \|.*", GUIDE)
-    assert row.endswith(f"| {SAMPLING_MEANINGS[name]} |")
+def test_each_sampling_parameter_has_its_range_and_its_meaning(name: str) -> None:
+    spec = SAMPLING_SPECS[name]
+    ((allowed, meaning),) = re.findall(rf"\n\| `{name}` \| [^|]*\| ([^|]*) \| (.*) \|", GUIDE)
+    assert meaning == spec.meaning
+    if isinstance(spec.allowed, NumberRange):
+        assert allowed == _span(spec.allowed, spec.default)
+
+
+def _span(allowed: NumberRange, default: object) -> str:
+    """A range as the table has it; integers beyond 32 bits have no limit for users."""
+    if allowed.high >= 2**31 - 1:
+        instead = "none" if default is None else default
+        return f"{allowed.low} and up" + f"; -1 is {instead}" * allowed.of_minus_one
+    return (
+        f"above {allowed.low:g}, to {allowed.high:g}"
+        if allowed.above
+        else f"{allowed.low:g} to {allowed.high:g}"
+    )
 
 
 MQTT = GUIDE.split("### Chat over MQTT")[1].split("\n### ")[0]

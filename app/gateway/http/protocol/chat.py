@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
-
-from app.gateway.http.protocol.generating import MOST_ALLOWED, Generating, checked_most, refuse
+from app.gateway.http.protocol.generating import Generating, refuse
 from app.gateway.http.protocol.told import Wanted
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ChosenTool, ForcedCalls
 from app.gateway.http.protocol.turns import (
@@ -16,17 +14,23 @@ from app.gateway.http.protocol.turns import (
     chat,
     check_prompting,
 )
-from app.gateway.stated import AnyTool, Arguments, MaxTokens, Name, Whole
-from engine.api.client import ChatMessage
-from engine.api.sampling import (
-    MAX_ARGUMENT_BYTES,
-    MAX_LOGPROBS,
+from app.gateway.stated import (
+    Arguments,
+    MaxTokens,
+    Name,
+    Tools,
+    TopLogprobs,
+    range_of,
+    sampled,
+    sampling_allowed,
 )
-from engine.api.tools import MAX_TOOLS
+from engine.api.client import ChatMessage
+from engine.api.sampling_spec import Interface
 
-Tools = Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+_MOST = range_of("max_tokens")
 
 
+@sampled("chat")
 class ChatCompletionRequest(Generating):
     """A request for the next message of a chat.
 
@@ -46,18 +50,17 @@ class ChatCompletionRequest(Generating):
         echo: whether that message precedes its continuation in the reply.
     """
 
+    interface: ClassVar[Interface] = "chat"
     ALLOWED: ClassVar[dict[str, str]] = {
         **Generating.ALLOWED,
+        **sampling_allowed("chat"),
         **TURNS_ALLOWED,
-        "max_completion_tokens": MOST_ALLOWED,
+        "max_completion_tokens": str(_MOST),
         "logprobs": "true or false",
-        "top_logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
-        "tools": f"a list of at most {MAX_TOOLS} functions",
         "tools.*": "an object with type and function",
         "tool_choice": ALLOWED,
         "parallel_tool_calls": "true or false",
         "reasoning_effort": "text",
-        "chat_template_kwargs": f"a map of names to values, {MAX_ARGUMENT_BYTES >> 10} KiB as JSON",
         "include_reasoning": "true or false",
         "add_generation_prompt": "true or false",
         "continue_final_message": "true or false",
@@ -67,7 +70,7 @@ class ChatCompletionRequest(Generating):
     messages: Turns
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), Whole] | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
@@ -106,7 +109,9 @@ class ChatCompletionRequest(Generating):
         if self.reasoning_effort is not None:
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
         tools = [as_tool(tool) for tool in self.tools] if self.tools else None
-        most = checked_most("max_completion_tokens", self.max_completion_tokens)
+        most = self.max_completion_tokens
+        if most is not None and most not in _MOST:
+            raise refuse("max_completion_tokens", most, str(_MOST))
         return {
             "max_tokens": self.max_tokens if most is None else most,
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,

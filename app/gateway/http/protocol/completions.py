@@ -7,8 +7,17 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from app.gateway.http.protocol.generating import MAX_CHOICES, Generating, refuse
-from app.gateway.stated import MAX_PROMPT_TOKENS, LongText, MaxTokens, TokenId, Whole
-from engine.api.sampling import MAX_LOGPROBS
+from app.gateway.stated import (
+    MAX_PROMPT_TOKENS,
+    Logprobs,
+    LongText,
+    MaxTokens,
+    TokenId,
+    range_of,
+    sampled,
+    sampling_allowed,
+)
+from engine.api.sampling_spec import Interface
 
 _TokenIds = Annotated[
     tuple[TokenId, ...], Field(min_length=1, max_length=MAX_PROMPT_TOKENS, fail_fast=True)
@@ -21,6 +30,7 @@ _SeveralIds = Annotated[
 ]
 
 
+@sampled("text")
 class CompletionRequest(Generating):
     """A request for text that continues a prompt without a chat template.
 
@@ -31,19 +41,20 @@ class CompletionRequest(Generating):
         best_of, suffix: refused, unless they change nothing.
     """
 
+    interface: ClassVar[Interface] = "text"
     ALLOWED: ClassVar[dict[str, str]] = {
         **Generating.ALLOWED,
+        **sampling_allowed("text"),
         "prompt": f"text, a list of token ids, or a list of 1 to {MAX_CHOICES} of either",
         "echo": "true or false",
-        "logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
-        "max_tokens": "an integer of at least 1, or 0 where the prompt is told",
+        "max_tokens": f"{range_of('max_tokens')}, or 0 where the prompt is told",
         "best_of": "an integer",
         "suffix": "text",
     }
 
     prompt: LongText | _TokenIds | _Texts | _SeveralIds
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), Whole] | None = None
+    logprobs: Logprobs | None = None
     best_of: MaxTokens | None = None
     suffix: LongText | None = None
 
@@ -71,10 +82,7 @@ class CompletionRequest(Generating):
             text = f"a number that makes at most {MAX_CHOICES} replies of {len(self.prompts())} "
             raise refuse("n", self.choices, text + "prompts")
         asked = [one for one in (self.prompt_logprobs, self._echoed) if one is not None]
-        return super().more_sampling() | {
-            "logprobs": self.logprobs,
-            "prompt_logprobs": max(asked, default=None),
-        }
+        return {"prompt_logprobs": max(asked, default=None)}
 
     @property
     def _echoed(self) -> int | None:

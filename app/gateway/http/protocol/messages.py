@@ -14,18 +14,25 @@ from app.gateway.http.protocol.blocks import (
     found_tools,
     inner_text,
 )
-from app.gateway.http.protocol.generating import Stops
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import Told, Wanted
 from app.gateway.http.protocol.tool_choice import ForcedCalls
-from app.gateway.stated import LongText, Model, Name, Parameters, Temperature, TopK, TopP, Whole
+from app.gateway.stated import (
+    LongText,
+    Model,
+    Name,
+    Parameters,
+    Stops,
+    Whole,
+    check_sampling,
+    range_of,
+    sampled,
+    sampling_allowed,
+    stated_sampling,
+)
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import (
-    MAX_STOP_BYTES,
-    MAX_STOPS,
-    SamplingParams,
-)
+from engine.api.sampling import MAX_STOP_BYTES, MAX_STOPS
 from engine.api.tools import MAX_TOOLS
 from engine.core.admission import MAX_CACHE_SALT
 
@@ -207,34 +214,31 @@ class MessageCountRequest(Told):
         return given
 
 
+_MOST = range_of("max_tokens")
+
+
+@sampled("messages")
 class MessagesRequest(MessageCountRequest):
     """A request for the next message of a chat.
 
     Attributes:
         max_tokens: most tokens of the reply, thinking included, as far as the context allows.
-        top_k: keep the k most likely tokens; 0 keeps all.
         cache_salt: as in vLLM: only requests with the same salt find its prefix in the cache.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
         **MessageCountRequest.ALLOWED,
-        "max_tokens": "an integer of at least 1",
+        **sampling_allowed("messages"),
         "stop_sequences": f"a list of at most {MAX_STOPS} texts, none of them empty, "
         f"{MAX_STOP_BYTES >> 10} KiB in all",
-        "temperature": "a number",
-        "top_p": "a number",
-        "top_k": "an integer",
         "stream": "true or false",
         "cache_salt": f"text of 1 to {MAX_CACHE_SALT} characters",
         "metadata": "an object with user_id",
         "metadata.user_id": "text",
     }
 
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1), Whole]
+    max_tokens: Annotated[int, Field(ge=_MOST.low, le=_MOST.high), Whole]
     stop_sequences: Stops | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
     stream: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     metadata: Metadata | None = None
@@ -255,18 +259,8 @@ class MessagesRequest(MessageCountRequest):
         return forced.wanted(stated)
 
     def sampling(self) -> dict[str, Any]:
-        names = {"stop_sequences": "stop"}
-        given = super().sampling()
+        given = super().sampling() | stated_sampling(self, "messages")
         if (wanted := self.form) is not None:
             given["structure"] = wanted.structure
-        for name in ("max_tokens", "stop_sequences", "temperature", "top_p", "top_k"):
-            if (value := getattr(self, name)) is None:
-                continue
-            stated = {names.get(name, name): value}
-            try:
-                SamplingParams().override(stated)
-            except InvalidRequestError as error:
-                text = error.message.replace(names.get(name, name), name, 1)
-                raise InvalidRequestError(text, name) from None
-            given |= stated
+        check_sampling(given, "messages")
         return given

@@ -6,16 +6,27 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.generating import MOST_ALLOWED, checked_most, refuse
+from app.gateway.http.protocol.generating import refuse
 from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told, Wanted
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
 from app.gateway.http.protocol.turns import asking
-from app.gateway.stated import LongText, MaxTokens, Model, Name, Parameters, Temperature, TopP
+from app.gateway.stated import (
+    LongText,
+    MaxTokens,
+    Model,
+    Name,
+    Parameters,
+    Temperature,
+    TopP,
+    check_sampling,
+    sampled,
+    sampling_allowed,
+    stated_sampling,
+)
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import SamplingParams
 from engine.api.tools import MAX_TOOLS
 from engine.core.admission import MAX_CACHE_SALT
 
@@ -58,6 +69,7 @@ class Reasoning(Told):
     effort: Name | None = None
 
 
+@sampled("responses")
 class ResponsesRequest(Told):
     """A request for the response to a conversation.
 
@@ -73,9 +85,7 @@ class ResponsesRequest(Told):
         **ITEMS_ALLOWED,
         "model": "text, the name of the model",
         "instructions": "text",
-        "max_output_tokens": MOST_ALLOWED,
-        "temperature": "a number",
-        "top_p": "a number",
+        **sampling_allowed("responses"),
         "tools": f"a list of at most {MAX_TOOLS} functions",
         "tools.*": "an object with type and name",
         "tools.*.type": "function",
@@ -193,7 +203,7 @@ class ResponsesRequest(Told):
         for name in ("background", "conversation", "prompt"):
             if value := getattr(self, name):
                 raise refuse(name, value, "left out")
-        stated: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
+        stated = stated_sampling(self, "responses")
         if self.tool_choice == "none":
             stated["tools"] = []  # It removes the tools of the settings, too.
         elif self.tools:
@@ -203,8 +213,5 @@ class ResponsesRequest(Told):
         if self.reasoning is not None and self.reasoning.effort is not None:
             stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
         given = {name: value for name, value in stated.items() if value is not None}
-        SamplingParams().override(given)
-        most = checked_most("max_output_tokens", self.max_output_tokens)
-        if most is not None:
-            given["max_tokens"] = most
+        check_sampling(given, "responses")
         return given

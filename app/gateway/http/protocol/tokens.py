@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from app.gateway.http.protocol.chat import Tools
 from app.gateway.http.protocol.generating import refuse
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.turns import (
@@ -16,7 +15,7 @@ from app.gateway.http.protocol.turns import (
     chat,
     check_prompting,
 )
-from app.gateway.stated import MAX_PROMPT_TOKENS, Arguments, LongText, Model, TokenId
+from app.gateway.stated import MAX_PROMPT_TOKENS, Arguments, LongText, Model, TokenId, Tools
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_ARGUMENT_BYTES

@@ -22,59 +22,29 @@ from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.protocol.turns import ChatTurn, Wire
 from app.gateway.stated import (
     CALLED_WITH,
-    AnyTool,
-    Arguments,
-    Bias,
-    FrequencyPenalty,
-    MaxTokens,
-    MinP,
-    MinTokens,
     Model,
-    Name,
-    PresencePenalty,
-    RepetitionPenalty,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
     Whole,
+    check_sampling,
+    sampled,
+    sampling_allowed,
+    stated_sampling,
 )
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import (
-    MAX_ARGUMENT_BYTES,
-    MAX_BIASES,
-    MAX_STOP_BYTES,
-    MAX_STOPS,
-    SamplingParams,
-)
-from engine.api.tools import MAX_TOOLS
+from engine.api.sampling import SAMPLING_SPECS
+from engine.api.sampling_spec import NumberRange
 from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 
 MAX_MESSAGES = 1_000
 MAX_DEADLINE_MS = 86_400_000
 _MOST_SECONDS = 2.0**62  # Some clients state nanoseconds.
 
-SAMPLING = (
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-    "min_tokens",
-    "stop",
-    "chat_template_kwargs",
-    "tools",
+# Sampling parameters whose errors are the engine's: those of a number state its range.
+_ENGINES = {
     "structure",
-)
+    *(name for name, spec in SAMPLING_SPECS.items() if isinstance(spec.allowed, NumberRange)),
+}
 
-# The allowed values of each field. The engine checks the other fields, which are sampling
-# parameters.
+# The allowed values of each field, but for those of `_ENGINES`.
 ALLOWED = {
     "v": "1",
     "request_id": f"that of the topic: {LEVEL}",
@@ -94,12 +64,8 @@ ALLOWED = {
     "messages.*.tool_call_id": "text",
     "messages.*.name": "text",
     "messages.*.reasoning_content": "text",
-    "logit_bias": "a map of token ids to numbers from -100 to 100",
+    **{name: allowed for name, allowed in sampling_allowed("mqtt").items() if name not in _ENGINES},
     "logit_bias.*": "a number from -100 to 100",
-    "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty, "
-    f"{MAX_STOP_BYTES >> 10} KiB in all",
-    "chat_template_kwargs": f"a map of names to values, {MAX_ARGUMENT_BYTES >> 10} KiB as JSON",
-    "tools": f"a list of at most {MAX_TOOLS} functions",
     "tools.*": "an object with type and function",
     "stream": "true or false",
     "accepted": "true or false",
@@ -132,14 +98,12 @@ _Turns = Annotated[
     Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1}),
     AfterValidator(_not_empty),
 ]
-_Stops = Annotated[tuple[Stop, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
-_Biases = Annotated[dict[Name, Bias], Field(json_schema_extra={"maxProperties": MAX_BIASES})]
-_Tools = Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 _LEVEL_SCHEMA = WithJsonSchema(
     {"type": "string", "minLength": 1, "maxLength": MAX_LEVEL, "pattern": "^[^ /+#]+$"}
 )
 
 
+@sampled("mqtt")
 class ChatRequest(Wire):
     """A request for the next message of a chat.
 
@@ -171,23 +135,6 @@ class ChatRequest(Wire):
     ) = None
     model: Model | None = None
     messages: _Turns
-    max_tokens: MaxTokens | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    presence_penalty: PresencePenalty | None = None
-    frequency_penalty: FrequencyPenalty | None = None
-    logit_bias: _Biases | None = None
-    seed: Seed | None = None
-    min_tokens: MinTokens | None = None
-    stop: Stop | _Stops | None = None
-    chat_template_kwargs: Arguments | None = None
-    tools: _Tools | None = None
-    structure: Annotated[dict[str, Any], Field(json_schema_extra={"maxProperties": 1})] | None = (
-        None
-    )
     stream: bool = True
     accepted: bool = True
     delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
@@ -225,16 +172,13 @@ class ChatRequest(Wire):
                 "user's or a tool's",
                 f"messages.{len(roles) - 1}.role",
             )
-        SamplingParams().override(self.sampling())
+        check_sampling(self.sampling(), "mqtt")
         return self
 
     def sampling(self) -> dict[str, object]:
         """The stated sampling parameters, by their names in
         `engine.api.sampling.SamplingParams`."""
-        stated = {name: getattr(self, name) for name in SAMPLING}
-        if isinstance(self.stop, str):
-            stated["stop"] = (self.stop,)
-        return {name: value for name, value in stated.items() if value is not None}
+        return stated_sampling(self, "mqtt")
 
     def digest(self) -> str:
         """The SHA-256, in hexadecimal digits, of all fields but `sent_at`. A request that is sent

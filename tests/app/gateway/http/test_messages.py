@@ -386,8 +386,8 @@ def test_a_full_server_is_overloaded() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"max_tokens": None}, "max_tokens is null; it must be an integer of at least 1"),
-        ({"max_tokens": 0}, "max_tokens is 0; it must be an integer of at least 1"),
+        ({"max_tokens": None}, "max_tokens is null; it must be an integer from 1 to 2147483647"),
+        ({"max_tokens": 0}, "max_tokens is 0; it must be an integer from 1 to 2147483647"),
         ({"messages": []}, "messages has 0 entries; it must be a list of 1 to"),
         (
             {

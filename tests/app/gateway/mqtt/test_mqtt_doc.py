@@ -23,6 +23,7 @@ from app.gateway.mqtt.protocol.requests import ALLOWED, ChatRequest
 from app.gateway.mqtt.protocol.topics import LEVEL, PREFIX, Caller, Topics
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.quotas import Quota
+from engine.api.sampling import SAMPLING_SPECS
 from tests.support.brokers import EXAMPLE, Mosquitto
 from tests.support.mqtt_peer import peer
 from tests.support.mqtt_serving import TIMEOUT, Serving, serving
@@ -130,7 +131,7 @@ OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_row_of_a_field_says_what_is_so(name: str) -> None:
-    allowed, default, _ = FIELDS[name]
+    allowed, default, meaning = FIELDS[name]
     field = ChatRequest.model_fields[name]
     if field.is_required():
         assert default == "required"
@@ -141,6 +142,8 @@ def test_a_row_of_a_field_says_what_is_so(name: str) -> None:
         assert allowed == ALLOWED[name]
     else:  # a sampling parameter, which the other guide has, too
         assert re.search(rf"\n\| `{name}` \| [^|]*\| {re.escape(allowed)} \| ", OPERATING)
+    if name in SAMPLING_SPECS:
+        assert meaning.startswith(SAMPLING_SPECS[name].meaning)
 
 
 def test_the_defaults_of_the_server_are_told() -> None:
