@@ -117,13 +117,12 @@ class SamplingParams:
         "log-probability and rank of each token, and so many of the likeliest",
         NumberRange(0, MAX_LOGPROBS),
         interfaces=("text",),
-        names={"chat": "top_logprobs"},
+        names={"chat": "top_logprobs", "mqtt": "top_logprobs"},
     )
     prompt_logprobs: int | None = parameter(
         None,
         "the same of the tokens of the prompt, which are then all computed",
         NumberRange(0, MAX_LOGPROBS),
-        interfaces=("chat", "text"),
     )
     seed: int | None = parameter(
         None,
@@ -151,11 +150,8 @@ class SamplingParams:
         (),
         "a list of token ids: each ends the reply",
         f"a list of at most {MAX_STOP_TOKENS} token ids",
-        interfaces=("chat", "text"),
     )
-    ignore_eos: bool = parameter(
-        False, "go on past the model's own end", "true or false", interfaces=("chat", "text")
-    )
+    ignore_eos: bool = parameter(False, "go on past the model's own end", "true or false")
     chat_template_kwargs: Mapping[str, object] = parameter(
         {},
         "arguments of the chat template, which differ from model to model",

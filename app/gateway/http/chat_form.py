@@ -11,11 +11,10 @@ from app.gateway.http.replies import (
     called,
     compact,
     finish_reason,
-    prompt_logprobs,
     quoted,
-    token_bytes,
     went_well,
 )
+from app.gateway.logprobs import prompt_logprobs, token_bytes
 from engine.api.client import Submission
 from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta

@@ -11,11 +11,10 @@ from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.replies import (
     Reply,
     finish_reason,
-    finite,
-    prompt_logprobs,
     quoted,
     went_well,
 )
+from app.gateway.logprobs import finite, prompt_logprobs
 from engine.api.client import Submission
 from engine.api.logprobs import Candidate, OutputToken, PromptToken
 from engine.api.stream import Delta

@@ -143,45 +143,6 @@ def called(call: ToolCall, request_id: str, number: int) -> dict[str, object]:
     return told
 
 
-def token_bytes(token: OutputToken) -> dict[str, object]:
-    """A token and its alternatives in OpenAI's form."""
-    chosen = token.chosen
-    return {
-        "token": chosen.text,
-        "logprob": finite(chosen.logprob),
-        "bytes": list(chosen.utf8),
-        "top_logprobs": [
-            {"token": one.text, "logprob": finite(one.logprob), "bytes": list(one.utf8)}
-            for one in token.top
-        ],
-    }
-
-
-def prompt_logprobs(prompt: Sequence[PromptToken], number: int) -> Iterator[object]:
-    """Tokens of a prompt in vLLM's form: null for the first one, and for each other the token and
-    so many of the likeliest, by their ids.
-    """
-    for token in prompt:
-        if token.logprob is None:
-            yield None
-            continue
-        found = {
-            str(one.token_id): _place(one.text, one.logprob, rank)
-            for rank, one in enumerate(token.top[:number], 1)
-        }
-        text = token.utf8.decode(errors="replace")
-        yield found | {str(token.token_id): _place(text, token.logprob, token.rank)}
-
-
-def _place(text: str, logprob: float, rank: int | None) -> dict[str, object]:
-    return {"logprob": finite(logprob), "rank": rank, "decoded_token": text}
-
-
-def finite(logprob: float) -> float:
-    """A log-probability that JSON can hold: vLLM's -9999 for a token that the model rules out."""
-    return max(logprob, -9999.0)
-
-
 def quoted(text: str) -> str:
     """A text as JSON."""
     return json.dumps(text, ensure_ascii=False)

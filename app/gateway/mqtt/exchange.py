@@ -6,10 +6,12 @@ import base64
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.gateway.faults import Fault
+from app.gateway.logprobs import prompt_logprobs, token_bytes
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
     Choice,
@@ -19,6 +21,7 @@ from app.gateway.mqtt.protocol.replies import (
     ErrorReply,
     Final,
     ReplyCall,
+    ReplyLogprobs,
     ReplyTimings,
     ReplyUsage,
     parse_reply,
@@ -34,12 +37,17 @@ from app.store.journal import JournalEntry
 from engine.api.client import ChatMessage, Submission
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
+from engine.api.logprobs import OutputToken, PromptToken
 from engine.api.origin import Origin
 from engine.api.stream import Context, Finish, RequestStream, Thought
 from engine.api.tools import ToolUse
 
 # All exchanges share one counter, so that the latest change has the largest version.
 _versions = itertools.count(1)
+
+# Most log-probabilities of a request, each alternative one of them. A final has all of them in one
+# payload: of 75 bytes each they are 2.5 MB.
+MAX_ALTERNATIVES = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,9 @@ class Exchange:
         published_at: when the client sent it, or else when it arrived, in monotonic seconds.
         stream: the engine's stream; None until the engine has the request.
         seq: the number of the next delta.
-        unsent, unsent_thinking: text and thinking that were not sent yet.
+        unsent, unsent_thinking, unsent_logprobs: text, thinking, and log-probabilities that were
+            not sent yet.
+        logprobs, prompt_logprobs: of the tokens so far, if the request wants them.
         told_at: when the last delta was sent, in monotonic seconds; None before the first.
         started: whether it has its first token.
         refusal: the error that the client gets in place of the engine's abort.
@@ -107,6 +117,9 @@ class Exchange:
     seq: int = 0
     unsent: list[str] = field(default_factory=list)
     unsent_thinking: list[str] = field(default_factory=list)
+    unsent_logprobs: list[OutputToken] = field(default_factory=list)
+    logprobs: list[OutputToken] = field(default_factory=list)
+    prompt_logprobs: list[PromptToken] = field(default_factory=list)
     told_at: float | None = None
     started: bool = False
     refusal: Fault | None = None
@@ -171,6 +184,12 @@ class Exchange:
         if delta.text:
             self.reply.content += delta.text
             self.unsent.append(delta.text)
+        # The server's settings may want them of each request.
+        if self.request.logprobs:
+            self.logprobs += delta.logprobs
+            self.unsent_logprobs += delta.logprobs
+        if self.request.prompt_logprobs is not None:
+            self.prompt_logprobs += delta.prompt
         self.finish = delta.finish
         self.version = next(_versions)
         return True
@@ -186,14 +205,20 @@ class Exchange:
         return self.reply_to.message(reply.encode())
 
     def delta(self, now: float) -> Outgoing:
-        """All unsent text and thinking, as one delta."""
+        """All that is unsent, as one delta."""
         text, thinking = "".join(self.unsent), "".join(self.unsent_thinking)
+        logprobs = _reply_logprobs(self.unsent_logprobs) if self.unsent_logprobs else None
         self.forget()
         reply = DeltaReply(
             request_id=self.caller.request_id,
             attempt=self.attempt,
             seq=self.seq,
-            choices=[Choice(delta=DeltaText(content=text, reasoning_content=thinking or None))],
+            choices=[
+                Choice(
+                    delta=DeltaText(content=text, reasoning_content=thinking or None),
+                    logprobs=logprobs,
+                )
+            ],
         )
         self.seq += 1
         self.told_at = now
@@ -201,13 +226,14 @@ class Exchange:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is unsent text or thinking."""
-        return bool(self.unsent or self.unsent_thinking)
+        """Whether there is anything for a delta."""
+        return bool(self.unsent or self.unsent_thinking or self.unsent_logprobs)
 
     def forget(self) -> None:
-        """Drop unsent text and thinking."""
+        """Drop what is unsent."""
         self.unsent.clear()
         self.unsent_thinking.clear()
+        self.unsent_logprobs.clear()
 
     def ending(self) -> bytes:
         """The one message that ends this attempt."""
@@ -223,6 +249,8 @@ class Exchange:
             text=self.reply.content,
             reasoning_content=self.reply.thinking or None,
             tool_calls=_reply_calls(finish.tool_use),
+            logprobs=_reply_logprobs(self.logprobs) if self.request.logprobs else None,
+            prompt_logprobs=self._prompt_logprobs(),
             finish_reason="length" if finish.reason is FinishReason.LENGTH else "stop",
             model=self.reply.model,
             usage=ReplyUsage(
@@ -246,11 +274,36 @@ class Exchange:
     def fault(self) -> Fault | None:
         """The error, if there is one."""
         finish = self.finish
-        if finish is None or finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if finish is None:
             return None
+        if finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            return self.excess
         if finish.error is not None:
             return Fault.of(finish.error)
         return self.refusal or Fault(499, "the operator of the server stopped this request")
+
+    @property
+    def excess(self) -> Fault | None:
+        """The error if the request has more log-probabilities than `MAX_ALTERNATIVES` so far."""
+        request, stream = self.request, self.stream
+        wanted = {"logprobs": (len(self.logprobs), request.top_logprobs or 0)}
+        if request.prompt_logprobs is not None and stream is not None:
+            wanted["prompt_logprobs"] = stream.num_prompt_tokens, request.prompt_logprobs
+        counts = {name: tokens * (1 + number) for name, (tokens, number) in wanted.items()}
+        if (count := sum(counts.values())) <= MAX_ALTERNATIVES:
+            return None
+        name = max(counts, key=counts.__getitem__)
+        return Fault(
+            400,
+            f"{name} of {wanted[name][0]} tokens make the reply's log-probabilities {count}, with "
+            f"those of alternatives; at most {MAX_ALTERNATIVES} are allowed: state a smaller "
+            "max_tokens, a shorter prompt or fewer alternatives",
+            name,
+        )
+
+    def _prompt_logprobs(self) -> Any:
+        number = self.request.prompt_logprobs
+        return None if number is None else [*prompt_logprobs(self.prompt_logprobs, number)]
 
     def transcript(self) -> Transcript:
         """The chat in its current state. May be called from any thread."""
@@ -336,6 +389,10 @@ def without_text(ending: bytes, size: int, most: int | None) -> bytes:
         queue_depth=None,
         last_seq=reply.last_seq,
     ).encode()
+
+
+def _reply_logprobs(tokens: Sequence[OutputToken]) -> ReplyLogprobs:
+    return ReplyLogprobs.model_validate({"content": [token_bytes(token) for token in tokens]})
 
 
 def _reply_calls(tool_use: ToolUse | None) -> list[ReplyCall] | None:

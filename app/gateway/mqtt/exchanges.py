@@ -153,7 +153,10 @@ class Exchanges:
                 self._tally.first_token(now - exchange.published_at)
             if exchange.finish is not None:
                 ended.append(exchange)
-            elif exchange.has_unsent:
+                continue
+            if exchange.refusal is None and (fault := exchange.excess) is not None:
+                self.cancel([exchange], fault)
+            if exchange.has_unsent:
                 self._tell(exchange, now)
         if ended:
             self._end(ended)
@@ -224,6 +227,8 @@ class Exchanges:
 
     def _close(self, exchange: Exchange) -> None:
         del self._open[exchange.key]
+        # Its transcript is kept, which has none.
+        exchange.logprobs, exchange.prompt_logprobs = [], []
         self._quotas.ended(exchange.caller.user)
         self.num_waiting -= not exchange.started
 

@@ -38,6 +38,7 @@ LEAST: dict[Interface, dict[str, Any]] = {
 # Fields with a parameter's name that mean another thing, or that lead to several parameters.
 OTHERS = {
     ("chat", "logprobs"),
+    ("mqtt", "logprobs"),
     ("responses", "tools"),
     ("messages", "tools"),
 }

@@ -14,6 +14,7 @@ from app.gateway.http.protocol.turns import (
     chat,
     check_prompting,
 )
+from app.gateway.logprobs import stated_logprobs
 from app.gateway.stated import (
     Arguments,
     MaxTokens,
@@ -102,9 +103,6 @@ class ChatCompletionRequest(Generating):
         Raises:
             InvalidRequestError: fields contradict each other.
         """
-        if self.top_logprobs is not None and not self.logprobs:
-            text = "null" if self.logprobs is None else "false"
-            raise refuse("logprobs", text, "true where top_logprobs is stated")
         arguments = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
@@ -114,7 +112,7 @@ class ChatCompletionRequest(Generating):
             raise refuse("max_completion_tokens", most, str(_MOST))
         return {
             "max_tokens": self.max_tokens if most is None else most,
-            "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
+            "logprobs": stated_logprobs(self.logprobs, self.top_logprobs),
             # An empty list removes the tools of the settings, too.
             "tools": [] if self.tool_choice == "none" else tools,
             "chat_template_kwargs": arguments or None,

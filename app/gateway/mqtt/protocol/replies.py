@@ -39,11 +39,59 @@ class DeltaText(Part):
     reasoning_content: str | None = None
 
 
+class LikelyToken(Part):
+    """A token that is likely at one position of the reply, in the shape that OpenAI clients know.
+
+    Attributes:
+        token: its text, with U+FFFD for a part of a character.
+        logprob: a natural logarithm under the model's own distribution.
+        bytes: the token in UTF-8.
+    """
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ReplyToken(LikelyToken):
+    """A token of the reply.
+
+    Attributes:
+        top_logprobs: the likeliest tokens at its position, likeliest first.
+    """
+
+    top_logprobs: list[LikelyToken]
+
+
+class ReplyLogprobs(Part):
+    """The log-probabilities of consecutive tokens, which may be part of the text, of the thinking,
+    or, as the one that ends the reply, of neither."""
+
+    content: list[ReplyToken]
+
+
+class PromptChoice(Part):
+    """A token that may stand at one position of the prompt, in the shape that vLLM's clients know.
+
+    Attributes:
+        rank: one more than the number of likelier tokens.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
 class Choice(Part):
-    """The only choice of a delta, in the shape that OpenAI clients know."""
+    """The only choice of a delta, in the shape that OpenAI clients know.
+
+    Attributes:
+        logprobs: those of its tokens; None if the request wants none.
+    """
 
     index: Literal[0] = 0
     delta: DeltaText
+    logprobs: ReplyLogprobs | None = None
 
 
 class DeltaReply(ServerMessage):
@@ -124,6 +172,9 @@ class Final(ServerMessage):
         reasoning_content: the model's thinking before the text; None if there is none.
         tool_calls: the tools that the model calls; None if it calls none, or in an unknown format.
             The text has them too, as the model wrote them.
+        logprobs: those of all tokens of the reply; None if the request wants none.
+        prompt_logprobs: for each token of the prompt it and the likeliest ones, by their ids, and
+            None for the first one; None if the request wants none.
     """
 
     type: Literal["final"] = "final"
@@ -137,6 +188,8 @@ class Final(ServerMessage):
     timings: ReplyTimings
     reasoning_content: str | None = None
     tool_calls: list[ReplyCall] | None = None
+    logprobs: ReplyLogprobs | None = None
+    prompt_logprobs: list[dict[str, PromptChoice] | None] | None = None
 
 
 class ErrorBody(Part):

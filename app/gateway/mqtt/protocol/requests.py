@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -18,11 +18,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from app.gateway.logprobs import stated_logprobs
 from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.protocol.turns import ChatTurn, Wire
 from app.gateway.stated import (
     CALLED_WITH,
+    Logprobs,
     Model,
+    TopLogprobs,
     Whole,
     check_sampling,
     sampled,
@@ -66,6 +69,7 @@ ALLOWED = {
     "messages.*.reasoning_content": "text",
     **{name: allowed for name, allowed in sampling_allowed("mqtt").items() if name not in _ENGINES},
     "logit_bias.*": "a number from -100 to 100",
+    "logprobs": "true or false",
     "tools.*": "an object with type and function",
     "stream": "true or false",
     "accepted": "true or false",
@@ -98,6 +102,17 @@ _Turns = Annotated[
     Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1}),
     AfterValidator(_not_empty),
 ]
+# The fields of the first requests in journals are part of each digest, with null where they are not
+# stated. A later field counts only where it is stated, so that it changes no digest in a journal.
+_FIRST_FIELDS = frozenset(
+    (
+        *("v", "request_id", "session_id", "model", "messages", "max_tokens", "temperature"),
+        *("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+        *("frequency_penalty", "logit_bias", "seed", "min_tokens", "stop", "stream", "accepted"),
+        *("delta_qos", "deadline_ms", "priority"),
+    )
+)
+_FIRST_OF_TURN = frozenset(("role", "content"))
 _LEVEL_SCHEMA = WithJsonSchema(
     {"type": "string", "minLength": 1, "maxLength": MAX_LEVEL, "pattern": "^[^ /+#]+$"}
 )
@@ -122,6 +137,8 @@ class ChatRequest(Wire):
         cache_salt: only requests with the same salt find its prefix in the cache.
         sent_at: when the request was published, in seconds since the epoch by the client's clock.
             It is used for measuring only.
+        logprobs: whether each token comes with its log-probability.
+        top_logprobs: how many of the likeliest tokens come with each.
 
     The other fields are those of `engine.api.sampling.SamplingParams`; None is the model's default.
     """
@@ -142,6 +159,9 @@ class ChatRequest(Wire):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), Whole] = 0
     sent_at: Annotated[float, Field(ge=-_MOST_SECONDS, le=_MOST_SECONDS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    prompt_logprobs: Logprobs | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:
@@ -176,29 +196,36 @@ class ChatRequest(Wire):
         return self
 
     def sampling(self) -> dict[str, object]:
-        """The stated sampling parameters, by their names in
-        `engine.api.sampling.SamplingParams`."""
-        return stated_sampling(self, "mqtt")
+        """The stated sampling parameters, by their names in `engine.api.sampling.SamplingParams`.
+
+        Raises:
+            InvalidRequestError: fields contradict each other.
+        """
+        stated = stated_sampling(self, "mqtt")
+        stated["logprobs"] = stated_logprobs(self.logprobs, self.top_logprobs)
+        return {name: value for name, value in stated.items() if value is not None}
 
     def digest(self) -> str:
         """The SHA-256, in hexadecimal digits, of all fields but `sent_at`. A request that is sent
         again has the same one."""
-        fields = self.model_dump(exclude={"sent_at"})
-        # Requests that were journalled before these fields existed keep their digests.
-        _drop_unstated(fields, "chat_template_kwargs", "tools", "structure", "cache_salt")
-        for turn in fields["messages"]:
-            _drop_unstated(turn, "tool_calls", "tool_call_id", "name", "reasoning_content")
+        fields = {
+            name: value
+            for name, value in self.model_dump(exclude={"sent_at"}).items()
+            if name in _FIRST_FIELDS or value != type(self).model_fields[name].default
+        }
+        fields["messages"] = [
+            {
+                name: value
+                for name, value in turn.items()
+                if name in _FIRST_OF_TURN or value is not None
+            }
+            for turn in fields["messages"]
+        ]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     def encode(self) -> bytes:
         """Compact JSON in UTF-8, without fields that are None."""
         return self.model_dump_json(exclude_none=True).encode()
-
-
-def _drop_unstated(fields: dict[str, Any], *names: str) -> None:
-    for name in names:
-        if fields[name] is None:
-            del fields[name]
 
 
 def _roles(roles: Sequence[str]) -> str:

@@ -29,7 +29,12 @@ def test_every_field_is_taken() -> None:
     told = json.loads(request.encode())
     assert told == {name: value for name, value in FULL.items() if value is not None}
     sampling = request.sampling()
-    assert sampling == {name: FULL[name] for name in PARAMETERS} | {"stop": ("\n\n", "END")}
+    assert sampling == {
+        **{name: FULL[name] for name in PARAMETERS},
+        "stop": ("\n\n", "END"),
+        "stop_token_ids": (7,),
+        "logprobs": 3,
+    }
     params = SamplingParams().override(sampling)
     assert (params.seed, params.stop) == (2**64 - 1, ("\n\n", "END"))
     assert dict(params.logit_bias) == {262: -100, 7: 1.5}

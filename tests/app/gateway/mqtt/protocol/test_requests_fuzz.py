@@ -66,6 +66,10 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "structure": st.just({"json_object": True})
     | st.builds(lambda text: {"regex": text}, TEXT.filter(bool)),
     "tools": st.lists(TEXT.filter(bool).map(tool), max_size=2),
+    "logprobs": st.booleans(),
+    "prompt_logprobs": st.integers(0, 20),
+    "stop_token_ids": st.lists(st.integers(0, 2**31 - 1), max_size=3),
+    "ignore_eos": st.booleans(),
     "stream": st.booleans(),
     "accepted": st.booleans(),
     "delta_qos": st.sampled_from([0, 1]),

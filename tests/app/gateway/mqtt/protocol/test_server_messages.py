@@ -52,7 +52,13 @@ REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, A
         {
             "attempt": 1,
             "seq": 0,
-            "choices": [{"index": 0, "delta": {"content": "é\n", "reasoning_content": None}}],
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"content": "é\n", "reasoning_content": None},
+                    "logprobs": None,
+                }
+            ],
         },
     ),
     "final": (
@@ -88,6 +94,8 @@ REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, A
             },
             "reasoning_content": None,
             "tool_calls": None,
+            "logprobs": None,
+            "prompt_logprobs": None,
         },
     ),
     "error": (
