@@ -97,8 +97,7 @@ class Panels:
         rows = _rows(snapshot.requests if snapshot else (), self._numbering, failures)
         self.table.show(rows, snapshot.goodput if snapshot else None, paused=engine.paused)
         if snapshot is not None:
-            effect = engine.comparison.effect(snapshot.time, engine.records)
-            self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
+            self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, snapshot.effect)
             self.latency.show(
                 snapshot.latency, snapshot.totals, snapshot.goodput, snapshot.knob_history
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.api.block_map import BlockMap, PinView, Sharing
 from engine.api.config import EngineConfig
+from engine.api.effect import Effect
 from engine.api.knobs import KnobChange, KnobState
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.origin import Origin
@@ -133,6 +134,7 @@ class Snapshot:
         pins: prefixes that are never evicted.
         stalled: whether waiting requests need a knob change or another request to move; `head_wait`
             says why.
+        effect: the effect of the last change of knobs; None if there was none.
     """
 
     time: float
@@ -152,3 +154,4 @@ class Snapshot:
     pins: tuple[PinView, ...] = ()
     goodput: Goodput | None = None
     stalled: bool = False
+    effect: Effect | None = None

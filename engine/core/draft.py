@@ -19,6 +19,7 @@ from engine.api.telemetry import Distribution
 from engine.api.waiting import Wait
 from engine.batch.request import Request
 from engine.cache.pool_copy import PoolCopy
+from engine.core.comparison import Comparison
 from engine.core.latencies import Latencies, Underway
 
 MAX_STRETCHES = 2_048
@@ -112,6 +113,7 @@ class Draft:
     knobs: tuple[KnobState, ...]
     knob_history: tuple[KnobChange, ...]
     latencies: Latencies
+    comparison: Comparison
     totals: Totals
     pins: tuple[PinView, ...]
     stalled: bool
@@ -180,4 +182,5 @@ class Draft:
             pins=self.pins,
             goodput=goodput,
             stalled=self.stalled,
+            effect=self.comparison.effect(self.knob_history, self.latencies, self.time),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from engine.api.knobs import Knobs
@@ -49,6 +49,8 @@ class Latencies:
 
     Attributes:
         good: 1 for a request that met both targets, 0 for one that did not.
+        decoding: for each sample of `tpot` the seconds from the first token to the last.
+        prompts: lengths of the prompts that arrived, in tokens.
     """
 
     ttft: Samples = field(default_factory=Samples)
@@ -57,12 +59,15 @@ class Latencies:
     queue: Samples = field(default_factory=Samples)
     e2e: Samples = field(default_factory=Samples)
     good: Samples = field(default_factory=Samples)
+    decoding: Samples = field(default_factory=Samples)
+    prompts: Samples = field(default_factory=Samples)
 
     def copy(self) -> Latencies:
         """Copy the samples. A full set takes 0.1 ms."""
-        return Latencies(
-            *map(copy, (self.ttft, self.tpot, self.itl, self.queue, self.e2e, self.good))
-        )
+        return Latencies(*(copy(getattr(self, f.name)) for f in fields(self)))
+
+    def arrived(self, request: Request, now: float) -> None:
+        self.prompts.add(now, request.num_prompt_tokens)
 
     def scheduled(self, request: Request, now: float) -> None:
         """A request got its first slot."""
@@ -91,8 +96,9 @@ class Latencies:
         timings = request.timings
         self.e2e.add(now, now - timings.arrival)
         tpot = timings.tpot(len(request.output_token_ids))
-        if tpot is not None:
+        if tpot is not None and timings.first_token is not None:
             self.tpot.add(now, tpot)
+            self.decoding.add(now, now - timings.first_token)
         self.good.add(now, _meets_targets(request, knobs))
 
     def view(self, now: float, running: Sequence[float]) -> LatencyView:

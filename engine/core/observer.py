@@ -14,6 +14,7 @@ from engine.api.snapshot import RequestView, Totals
 from engine.api.status import ModelCard
 from engine.api.telemetry import BlockChange, Ring, StepRecord
 from engine.batch.request import Request
+from engine.core.comparison import Comparison
 from engine.core.draft import Draft, Sketch
 from engine.core.latencies import Latencies, Underway
 from engine.core.ledger import KnobLedger
@@ -41,9 +42,11 @@ class Observer:
         self._config = config
         self._totals = dict.fromkeys((f.name for f in fields(Totals)), 0)
         self._latencies = Latencies()
+        self._comparison = Comparison(self.records)
         self._ended: deque[RequestView] = deque(maxlen=MAX_ENDED_VIEWS)
 
-    def arrived(self, request: Request) -> None:
+    def arrived(self, request: Request, now: float) -> None:
+        self._latencies.arrived(request, now)
         self._totals["requests"] += 1
         self._totals["prompt_tokens"] += request.num_prompt_tokens
 
@@ -125,6 +128,7 @@ class Observer:
             knobs=ledger.states(scheduler.effective(ledger.knobs)),
             knob_history=ledger.history,
             latencies=self._latencies.copy(),
+            comparison=self._comparison,
             totals=replace(Totals(), **self._totals),
             pins=pins,
             stalled=stalled,

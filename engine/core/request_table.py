@@ -107,7 +107,7 @@ class RequestTable:
         self._scheduler.add(request)
         if request.deadline is not None:
             self._deadlines.watch(request, len(self.live))
-        self._observer.arrived(request)
+        self._observer.arrived(request, now)
 
     def _request(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from engine.api.config import EngineConfig
+from engine.api.effect import Effect, Figures
 from engine.api.knobs import KnobChange, Knobs, KnobState
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.origin import Origin
@@ -31,7 +32,6 @@ from widgets.chat_number import ChatNumber
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.device_panel import DeviceReadings, GpuReading
-from widgets.panels.effect import Effect, Figures
 from widgets.panels.gateway_readings import BadMessage, GatewayUser, Refusals
 from widgets.panels.http_readings import HttpReadings, HttpState
 from widgets.panels.log_line import Level, LogLine

@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from engine.api.effect import Effect
 from engine.api.knobs import KnobChange
 from widgets.figures import change_text, time_of_day
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
-from widgets.panels.effect import Effect
+from widgets.panels.effect import figure_text, obstacle_text
 
 _NAME_WIDTH = 12
 _FIGURE_WIDTH = 7
@@ -60,24 +61,26 @@ class KnobHistory:
         for word in ("before", "since"):
             head.cell(word, _FIGURE_WIDTH, palette.muted, "right").cell("", counts, palette.muted)
         yield head
-        for before, since, why in effect.pairs():
+        obstacle = obstacle_text(effect)
+        for before, since, few in effect.pairs():
             line = view.line(width).cell(before.name, names, palette.muted)
             # Figures that are not comparable must not look like an effect.
-            strong = palette.muted if why else palette.strong
+            is_compared = not (obstacle or few)
+            strong = palette.strong if is_compared else palette.muted
             for figure, style in (
-                (before, palette.muted if why else palette.text),
+                (before, palette.text if is_compared else palette.muted),
                 (since, strong),
             ):
-                line.cell(figure.value, _FIGURE_WIDTH, style, "right")
+                line.cell(figure_text(figure), _FIGURE_WIDTH, style, "right")
                 # More does not fit, and the figure is not in doubt then.
-                few = figure.samples is not None and figure.samples < 100
-                of = f" of {figure.samples}" if few else ""
+                is_small = figure.samples is not None and figure.samples < 100
+                of = f" of {figure.samples}" if is_small else ""
                 line.cell(of, counts, palette.muted)
-            if why and not effect.obstacle:
-                line.add(f"  {shorten(why, max(line.room - 2, 0))}", palette.muted)
+            if few and not obstacle:
+                line.add(f"  {shorten(few, max(line.room - 2, 0))}", palette.muted)
             yield line
-        if effect.obstacle:
-            said = shorten(f"not comparable: {effect.obstacle}", width)
+        if obstacle:
+            said = shorten(f"not comparable: {obstacle}", width)
             yield view.line(width).add(said, palette.warn)
         yield view.line(width)
 

@@ -12,12 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from engine.api.effect import Effect
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobChange, KnobState
 from widgets.figures import setting
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
-from widgets.panels.effect import Effect
+from widgets.panels.effect import effect_line
 from widgets.panels.field import Field, Leaving
 from widgets.panels.knob_history import KnobHistory
 from widgets.panels.knob_row import KnobRow
@@ -222,7 +223,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
             return "enter sets · esc leaves it as it was"
         effect = self._history.effect
         less, more, edit = (self.keys[act] for act in ("turn(False)", "turn(True)", "edit"))
-        return effect.line if effect else f"{less}/{more} turn · {edit} edits"
+        return effect_line(effect) if effect else f"{less}/{more} turn · {edit} edits"
 
     def draw(self, width: int, height: int) -> list[Line]:
         self._entries = self._history.lines(self._inner_width) if self.history_shown else []

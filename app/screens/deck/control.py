@@ -10,13 +10,13 @@ from app.gateway.sources import THEIRS
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
 from app.screens.dialogs.dialog import Named, PickPolicy
-from app.screens.feeds.comparison import TURN_SECONDS
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.gateway_watch import MqttWatch
 from app.screens.panels import Panels
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError
 from engine.api.knob_spec import KnobValue
+from engine.core.comparison import TURN_SECONDS
 from widgets.figures import change_text
 from widgets.glyphs import UNICODE
 from widgets.panels.broker_state import BrokerState

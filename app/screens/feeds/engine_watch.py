@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from app.screens.feeds.comparison import Comparison
 from app.screens.feeds.loading_pace import LoadingPace
 from engine.api.block_map import BlockView
 from engine.api.client import EngineClient
@@ -36,7 +35,6 @@ class EngineWatch:
         snapshot: the newest one at the last look; None before a model is loaded.
         records: the last steps of this model, the oldest first.
         views: the snapshot's requests by id.
-        comparison: what the last change of knobs did.
         epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
     """
 
@@ -47,7 +45,6 @@ class EngineWatch:
         self.snapshot: Snapshot | None = None
         self.records: deque[StepRecord] = deque(maxlen=RECORDS_KEPT)
         self.views: dict[str, RequestView] = {}
-        self.comparison = Comparison()
         self.epoch = 0.0
         self._recent: deque[tuple[float, StepRecord]] = deque()
         self._busy_since = self._looked_at = -math.inf
@@ -96,8 +93,6 @@ class EngineWatch:
         last = self.records[-1].step if self.records else 0
         records = list(self._client.step_records(last)) if snapshot else []
         self.records.extend(records)
-        if snapshot is not None and snapshot is not before:
-            self.comparison.look(snapshot, self.records)
         now = self._clock()
         if records and not self.is_computing:
             # Tokens from before a pause say nothing about the rate now.
@@ -175,7 +170,6 @@ class EngineWatch:
         """Forget the steps so far: another model counts its own from the beginning."""
         self.records.clear()
         self._recent.clear()
-        self.comparison = Comparison()
 
 
 def _is_other(before: Snapshot, after: Snapshot) -> bool:

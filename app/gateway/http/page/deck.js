@@ -8,8 +8,6 @@ const PAUSE_MS = 2000; // After one, the rate is that of what came since.
 const ENDINGS = { stop: "done", length: "cut off", abort: "stopped", error: "failed" };
 const FLASH_MS = 400;
 const OWNERS = 6;
-const MIN_STEPS = 20; // On either side of a change, for its effect to be told.
-const EFFECT_SECONDS = 30;
 const STATES = "surpcf"; // Of a block, as engine/api/block_map.py has them, the busiest first.
 const STATE_NAMES = { s: "shared", u: "used", r: "reserved", p: "pinned", c: "cached", f: "free" };
 const AXIS = { low: 0.001, high: 100 };
@@ -27,25 +25,50 @@ function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** A time as the terminal has it: 0.4ms, 21ms, 1.23s, 3m04s. */
+// Numbers as widgets/figures.py has them, so that page and terminal show equal figures.
+
+/** With so many decimals; as in Python, a number halfway between two goes to the even one. */
+function fixed(number, digits) {
+  const scale = 10 ** digits;
+  const low = Math.floor(number * scale);
+  const isHalf = number * scale - low === 0.5 && (low + 0.5) / scale === number;
+  return isHalf && low % 2 === 0 ? (low / scale).toFixed(digits) : number.toFixed(digits);
+}
+
+/** A time: 0.4ms, 21ms, 1.23s, 3m04s, 2h14m. */
 export function duration(seconds) {
-  if (seconds == null) return "–";
-  if (seconds < 0.00995) return `${(seconds * 1000).toFixed(1)}ms`;
-  if (seconds < 0.9995) return `${(seconds * 1000).toFixed(0)}ms`;
-  if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.995 ? 2 : 1)}s`;
-  const whole = Math.round(seconds);
-  return `${Math.floor(whole / 60)}m${String(whole % 60).padStart(2, "0")}s`;
+  if (seconds == null || !Number.isFinite(seconds)) return "–";
+  if (seconds < 0.00995) return `${fixed(seconds * 1000, 1)}ms`;
+  if (seconds < 0.9995) return `${fixed(seconds * 1000, 0)}ms`;
+  if (seconds < 59.95) return `${fixed(seconds, seconds < 9.995 ? 2 : 1)}s`;
+  const whole = Number(fixed(seconds, 0));
+  const minutes = Math.floor(whole / 60);
+  if (whole < 600) return whole % 60 ? `${minutes}m${String(whole % 60).padStart(2, "0")}s` : `${minutes}m`;
+  if (whole < 3600) return `${minutes}m`;
+  const hours = Math.floor(whole / 3600);
+  if (hours < 10) return `${hours}h${String(minutes % 60).padStart(2, "0")}m`;
+  return hours < 100 ? `${hours}h` : `${Math.floor(hours / 24)}d`;
 }
 
-function compact(number) {
-  if (number == null || Number.isNaN(number)) return "–";
-  if (number >= 1e9) return `${(number / 1e9).toFixed(1)}G`;
-  if (number >= 1e6) return `${(number / 1e6).toFixed(1)}M`;
-  if (number >= 1e4) return `${(number / 1e3).toFixed(0)}k`;
-  return number < 10 && !Number.isInteger(number) ? number.toFixed(1) : String(Math.round(number));
+/** A number in at most four characters: 47, 9.8k, 112k, 1.3M. */
+export function compact(number) {
+  if (number == null || !Number.isFinite(number)) return "–";
+  let rest = number;
+  for (const unit of ["", "k", "M", "G"]) {
+    if (rest < 9.95) return (unit ? fixed(rest, 1) : fixed(rest, 1).replace(/\.0$/, "")) + unit;
+    if (rest < 999.5) return fixed(rest, 0) + unit;
+    rest /= 1000;
+  }
+  return `${fixed(rest, 0)}T`;
 }
 
-const percent = (share) => (share == null || Number.isNaN(share) ? "–" : `${(share * 100).toFixed(0)}%`);
+export function percent(share) {
+  if (share == null || !Number.isFinite(share)) return "–";
+  if (share > 0 && share < 0.01) return "<1%";
+  if (share > 0.99 && share < 1) return "99%";
+  return `${fixed(share * 100, 0)}%`;
+}
+
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 const sum = (items, of) => items.reduce((total, item) => total + of(item), 0);
 
@@ -65,13 +88,6 @@ function whyOffKernels(model) {
       return `By torch: ${one.name} of ${one.columns} columns (${counted(one.count, "operation")}${share}): ${one.reason}.`;
     })
     .join("\n");
-}
-
-function median(numbers) {
-  if (!numbers.length) return null;
-  const ordered = [...numbers].sort((a, b) => a - b);
-  const middle = (ordered.length - 1) / 2;
-  return (ordered[Math.floor(middle)] + ordered[Math.ceil(middle)]) / 2;
 }
 
 /** A canvas as sharp as the screen is, and the colours of the style sheet. */
@@ -770,40 +786,29 @@ class KnobPanel {
     return told.join(", ") || "a knob that names users";
   }
 
-  /** What the last change did, over the steps before it and since. */
-  showEffect() {
-    const change = this.deck.changes.at(-1);
-    if (!change) return put(find("effect"), "");
-    const { steps } = this.deck;
-    const place = steps.findIndex((step) => step.step > change.step);
-    const since = place < 0 ? [] : steps.slice(place);
-    const before = place < 0 ? steps : steps.slice(0, place);
-    const from = before.length ? before.at(-1).begun - EFFECT_SECONDS : 0;
-    const until = since.length ? since[0].begun + EFFECT_SECONDS : 0;
-    const sides = [before.filter((step) => step.begun >= from), since.filter((step) => step.begun <= until)];
-    const few = sides.findIndex((side) => side.length < MIN_STEPS);
-    const name = this.words(change.changed);
-    if (few >= 0) {
-      const many = counted(sides[few].length, "step");
-      return put(find("effect"), `${name}: not comparable, ${many} seen ${few ? "since" : "before"}`);
-    }
-    const figures = sides.map((side) => {
-      const seconds = sum(side, (step) => step.seconds);
-      return {
-        rate: compact(sum(side, (step) => step.output_tokens) / seconds),
-        rows: compact(sum(side, (step) => step.decode_rows + step.prefill_rows) / side.length),
-        step: duration(seconds / side.length),
-      };
-    });
-    const [was, is] = figures;
-    const ttfts = this.deck.firstTokens;
-    const [then, now] = sides.map((side) => {
-      const [first, last] = [side[0].step, side.at(-1).step];
-      return ttfts.filter((one) => one.step >= first && one.step <= last).map((one) => one.ttft);
-    });
-    const ttft = then.length && now.length ? ` · TTFT p50 ${duration(median(then))} → ${duration(median(now))} (n ${then.length}, ${now.length})` : "";
-    put(find("effect"), `${name}: tok/s ${was.rate} → ${is.rate} · sequences ${was.rows} → ${is.rows} · step ${was.step} → ${is.step}${ttft}`);
+  /** The effect of the last change, in the words of widgets/panels/effect.py. */
+  showEffect(effect) {
+    put(find("effect"), effect ? `${this.words(effect.changed)}: ${effectLine(effect)}` : "");
   }
+}
+
+const TEXTS = { number: compact, seconds: duration, share: percent };
+
+function effectLine({ obstacle, figures }) {
+  if (obstacle) return `not comparable: ${obstacle.words.replace("{}", `${compact(obstacle.was)}→${compact(obstacle.now)}`)}`;
+  const [known, few] = [[], []];
+  for (const figure of figures) {
+    const [then, now] = [figure.before, figure.since].map(TEXTS[figure.unit]);
+    if (figure.few) few.push(`${figure.name} not comparable: ${figure.few}`);
+    else if (then !== "–" || now !== "–") known.push(`${figure.name} ${course(then, now)}`);
+  }
+  return [...known, ...few].join(" · ");
+}
+
+/** Both values, with a common unit only once. */
+function course(then, now) {
+  const [was, unit] = [then, now].map((text) => text.replace(/^[0-9.]*/, ""));
+  return `${was === unit ? then.slice(0, then.length - unit.length) : then}→${now}`;
 }
 
 export class Deck {
@@ -815,8 +820,6 @@ export class Deck {
     this.steps = [];
     this.arrivals = []; // When steps came, with their tokens, for the rates.
     this.changes = [];
-    this.firstTokens = [];
-    this.timed = new Set();
     this.requests = [];
     this.mine = new Set(); // The ids of what was asked from this page.
     this.chosen = null;
@@ -855,8 +858,6 @@ export class Deck {
       this.epoch = frame.epoch;
       this.steps = [];
       this.arrivals = [];
-      this.firstTokens = [];
-      this.timed.clear();
       this.changes = [];
     }
     const now = performance.now();
@@ -875,7 +876,6 @@ export class Deck {
     this.table.take(frame.requests, frame.engine?.goodput);
     const { engine } = frame;
     if (engine) {
-      this.noteFirstTokens(engine.step);
       this.map.take(engine.blocks);
       this.showCache(engine);
       this.showKpis(engine);
@@ -883,7 +883,7 @@ export class Deck {
       put(find("sessions-sum"), `${engine.running} running, ${engine.waiting} waiting${engine.head_wait ? `: ${engine.head_wait}` : ""}`);
     }
     this.strip.show();
-    this.panel.showEffect();
+    this.panel.showEffect(frame.effect);
   }
 
   takeKnobs(told) {
@@ -892,7 +892,6 @@ export class Deck {
       return { step: change.step, changed: change.changed, label: parts.join(", ").slice(0, 40) };
     });
     this.panel.take(told);
-    this.panel.showEffect();
     this.strip.canvas.redraw();
   }
 
@@ -905,15 +904,6 @@ export class Deck {
   nameOf(ordinal) {
     const view = this.requests.find((one) => one.ordinal === ordinal);
     return view?.title ? `#${ordinal} ${view.title}` : `#${ordinal}`;
-  }
-
-  noteFirstTokens(step) {
-    for (const view of this.requests) {
-      if (view.ttft == null || this.timed.has(view.ordinal)) continue;
-      this.timed.add(view.ordinal);
-      this.firstTokens.push({ step, ttft: view.ttft });
-    }
-    if (this.firstTokens.length > 400) this.firstTokens.splice(0, 200);
   }
 
   showStatus(status, engine) {

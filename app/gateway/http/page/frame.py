@@ -13,6 +13,7 @@ from typing import Any
 from app.gateway.control import knob_state
 from app.gateway.faults import doing
 from engine.api.block_map import BlockMap
+from engine.api.effect import Effect
 from engine.api.sampling import CHAT_SAMPLING
 from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot
 from engine.api.status import EnginePhase, EngineStatus
@@ -54,10 +55,11 @@ class Frame:
     def body(self, is_operator: bool) -> bytes:
         """The members of a JSON object, without steps and knobs."""
         if is_operator not in self._bodies:
-            requests = []
+            requests, effect = [], None
             if self._snapshot is not None:
                 requests = [_request(one, is_operator) for one in self._snapshot.requests]
-            told = encoded({"requests": requests})[1:-1]
+                effect = _effect(self._snapshot.effect, is_operator)
+            told = encoded({"requests": requests, "effect": effect})[1:-1]
             self._bodies[is_operator] = self._status_body(is_operator) + self._common + b"," + told
         return self._bodies[is_operator]
 
@@ -231,6 +233,38 @@ def _request(view: RequestView, tells_all: bool) -> Plain:
             "error": view.error,
         }
     return told
+
+
+def _effect(effect: Effect | None, tells_all: bool) -> Plain | None:
+    """The effect of the last change of knobs. Knobs that name users are for operators."""
+    if effect is None:
+        return None
+    obstacle = effect.obstacle
+    return {
+        "changed": {
+            name: {"before": before, "after": after}
+            for name, (before, after) in effect.change.changed.items()
+            if tells_all or name not in _PRIVATE_KNOBS
+        },
+        "obstacle": None
+        if obstacle is None
+        else {**obstacle._asdict(), "was": _exact(obstacle.was), "now": _exact(obstacle.now)},
+        "figures": [
+            {
+                "name": pair.before.name,
+                "unit": pair.before.unit,
+                "before": _exact(pair.before.value),
+                "since": _exact(pair.since.value),
+                "few": pair.few,
+            }
+            for pair in effect.pairs()
+        ],
+    }
+
+
+def _exact(value: float | None) -> float | None:
+    """The value for JSON, as the terminal shows it: rounded, it could have another last digit."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _reason(wait: Wait | None, tells_all: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.api.client import LoadRequest
+from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.sampling import CHAT_SAMPLING
@@ -16,6 +16,8 @@ from tests.support.browser import CHROMIUM, Browser, BrowserPage
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_core import BASE
 from tests.support.scripted_engine import ScriptedEngine
+from widgets.figures import compact, duration, percent
+from widgets.panels.effect import effect_line
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
@@ -152,6 +154,53 @@ def test_a_knob_turns_and_what_it_did_is_seen(serving: HttpServing, open_page: A
     page.until("!document.getElementById('knob-prefix_caching').checked")
     refused = [one for one in page.complaints if "400" not in one]
     assert refused == []
+
+
+def test_the_effect_of_a_change_is_the_one_that_the_terminal_shows(open_page: Any) -> None:
+    engine = ScriptedEngine(lambda asked: "one two three four")
+
+    def ask_six() -> None:
+        for _ in range(6):
+            engine.submit(Submission(messages=(ChatMessage("user", "hello"),)))
+        engine.finish_all()
+
+    def shown() -> str:
+        snapshot = engine.snapshot()
+        assert snapshot is not None
+        assert snapshot.effect is not None
+        return effect_line(snapshot.effect)
+
+    with http_serving(engine) as serving:
+        page = open_page(serving)
+        page.until(LIVE)
+        assert page.value("document.getElementById('effect').textContent") == ""
+        ask_six()
+        engine.set_knobs({"max_num_seqs": 5}, "screen")
+        page.until(has(f"max_num_seqs 32 → 5: {shown()}", "#effect"))
+        assert shown().startswith("not comparable: none came in ")
+        ask_six()
+        page.until(has(f"max_num_seqs 32 → 5: {shown()}", "#effect"))
+        assert shown().startswith("tok/s ")
+        assert " · TTFT p50 " in shown()
+        assert page.complaints == []
+
+
+NUMBERS = [
+    *(0.0, 0.0004, 0.00125, 0.00994, 0.00996, 0.0125, 0.25, 0.5, 0.994, 0.996, 0.9994, 0.9996, 1.0),
+    *(1.005, 1.25, 2.5, 6.25, 9.94, 9.95, 9.994, 9.996, 12.5, 13.5, 59.94, 59.96, 99.5, 600.0),
+    *(999.4, 999.5, 1234.0, 3599.6, 9950.0, 12_500.0, 36_000.0, 99_950.0, 360_000.0, 1e6, 2.5e9),
+]
+
+
+def test_numbers_are_written_as_in_the_terminal(serving: HttpServing, open_page: Any) -> None:
+    page = open_page(serving)
+    page.until(LIVE)
+    told = page.value(
+        "import('/page/deck.js').then(({ compact, duration, percent }) => "
+        f"{json.dumps([*NUMBERS, None])}.map((one) => [compact(one), duration(one), percent(one)]))"
+    )
+    expected = [[compact(one), duration(one), percent(one)] for one in (*NUMBERS, None)]
+    assert told == expected
 
 
 def test_a_wrong_key_is_told_and_another_one_asked_for(open_page: Any) -> None:
