@@ -116,8 +116,8 @@ def test_a_call_has_its_arguments_however_they_are_sent(
     ("path", "place"),
     [
         ("/v1/chat/completions", "messages[1].tool_calls[0].function.arguments"),
-        ("/v1/responses", "input"),
-        ("/v1/messages", "messages[1].content"),
+        ("/v1/responses", "input[1].arguments"),
+        ("/v1/messages", "messages[1].content[0].input"),
     ],
 )
 def test_what_are_no_arguments_is_refused(

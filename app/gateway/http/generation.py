@@ -167,7 +167,7 @@ def _loosened(wanted: Wanted | None) -> dict[str, str]:
 
 @contextmanager
 def _naming(asked: Told) -> Iterator[None]:
-    """Make an error about the reply's structure name the field of the request that states it.
+    """Make an error name the field of the request as that states it.
 
     Raises:
         Fault: each error of the context.
@@ -184,6 +184,8 @@ def _named(fault: Fault, asked: Told) -> Fault:
     if fault.param == "structure" and (wanted := asked.form) is not None:
         fault.param = wanted.field
         fault.message = _STRUCTURE.sub(lambda _: wanted.field, fault.message, count=1)
+    elif (param := fault.param or "") and (own := asked.own_name(param)) != param:
+        fault.param, fault.message = own, fault.message.replace(param, own, 1)
     return fault
 
 

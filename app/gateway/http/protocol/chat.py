@@ -118,6 +118,10 @@ class ChatCompletionRequest(Generating):
             "chat_template_kwargs": arguments or None,
         }
 
+    def own_name(self, param: str) -> str:
+        is_newer = param == "max_tokens" and self.max_completion_tokens is not None
+        return "max_completion_tokens" if is_newer else param
+
     def wanted(self) -> Wanted | None:
         """
         Raises:

@@ -167,6 +167,9 @@ class ResponsesRequest(Told):
             place="tools[{}].parameters",
         )
 
+    def own_name(self, param: str) -> str:
+        return "max_output_tokens" if param == "max_tokens" else param
+
     def wanted(self) -> Wanted | None:
         """The form of the response; None if it need not have any.
 

@@ -19,6 +19,7 @@ from engine.api.errors import EngineError
 
 _MAX_NAME = 64
 _MAX_NAMES = 20
+_MOST_ERRORS = 64  # that are looked through
 _IGNORED = "x-batchdeck-ignored"
 
 T = TypeVar("T", bound="Told")
@@ -82,6 +83,10 @@ class Told(BaseModel):
         """
         return None
 
+    def own_name(self, param: str) -> str:
+        """The request's name of a sampling parameter, which the engine has by its own."""
+        return param
+
     @cached_property
     def form(self) -> Wanted | None:
         """The result of `wanted`, read once: a schema of 128 KB takes 7 ms."""
@@ -98,7 +103,7 @@ def read(kind: type[T], body: bytes) -> T:
         with _uncollected():
             return kind.model_validate_json(body.removeprefix(BOM_UTF8))
     except ValidationError as error:
-        raise _fault(kind, error.errors(include_url=False)[0]) from None
+        raise _fault(kind, _meant(kind, error.errors(include_url=False))) from None
     except EngineError as error:
         raise Fault.of(error.info()) from None
 
@@ -125,7 +130,8 @@ def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
         return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
     if not place:
         return Fault(400, f"the request is {show(value)}; it must be an object")
-    place, allowed = _allowed(kind, place)
+    place = _known(kind, place) or place
+    allowed = kind.ALLOWED.get(_pattern(place), "of another type")
     path = _path(place)
     if detail["type"] == "missing":
         return Fault(400, f"{path} is missing; it must be {allowed}", path)
@@ -140,16 +146,31 @@ def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
     return Fault(400, f"{path} is {show(value)}; it must be {allowed}", path)
 
 
-def _allowed(kind: type[Told], place: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str]:
-    """The longest known prefix of a field path, and the allowed values there. For a field of
-    several types, pydantic appends the type that it tried; that is dropped.
+def _meant(kind: type[Told], details: list[ErrorDetails]) -> ErrorDetails:
+    """The first error. For a field of several types pydantic tells one for each type: that which
+    goes deepest into the value is of the type that it has.
     """
-    for length in range(len(place), 0, -1):
-        parts = place[:length]
-        pattern = ".".join("*" if isinstance(part, int) else part for part in parts)
-        if (allowed := kind.ALLOWED.get(pattern)) is not None:
-            return parts, allowed
-    return place, "of another type"
+    first = _known(kind, details[0]["loc"])
+    known = [(_known(kind, one["loc"]), one) for one in details[:_MOST_ERRORS]]
+    _, meant = max(
+        (pair for pair in known if pair[0][: len(first)] == first), key=lambda pair: len(pair[0])
+    )
+    return meant
+
+
+def _known(kind: type[Told], place: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """A field path without the types that pydantic tried for a field of several, and without what
+    is deeper than the known fields.
+    """
+    found: tuple[int | str, ...] = ()
+    for part in place:
+        if _pattern((*found, part)) in kind.ALLOWED:
+            found = (*found, part)
+    return found
+
+
+def _pattern(place: tuple[int | str, ...]) -> str:
+    return ".".join("*" if isinstance(part, int) else part for part in place)
 
 
 def _path(place: tuple[int | str, ...]) -> str:
