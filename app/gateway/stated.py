@@ -48,9 +48,24 @@ Stop = Annotated[str, Field(max_length=MAX_STOP_BYTES)]
 Source = Annotated[str, Field(max_length=MAX_STRUCTURE_BYTES)]
 Choices = Annotated[list[Source], Field(max_length=MAX_CHOICES, fail_fast=True)]
 Schema = Annotated[dict[str, Any], Field(max_length=MAX_STRUCTURE_BYTES // _ENTRY_BYTES)]
-AnyTool = Annotated[dict[str, Any], Field(max_length=MAX_TOOLS_BYTES // _ENTRY_BYTES)]
-Parameters = AnyTool
+Parameters = Annotated[dict[str, Any], Field(max_length=MAX_TOOLS_BYTES // _ENTRY_BYTES)]
 Arguments = Annotated[dict[str, Any], Field(max_length=MAX_ARGUMENT_BYTES // _ENTRY_BYTES)]
+
+
+def _stated_tool(tool: object) -> object:
+    """A function without the keys that are null, as serializers write those that are not stated,
+    and with its type, which some clients leave out.
+    """
+    if not isinstance(tool, dict):
+        return tool
+    told = {key: value for key, value in tool.items() if value is not None}
+    if isinstance(function := told.get("function"), dict):
+        stated = {key: value for key, value in function.items() if value is not None}
+        told = {"type": "function", **told, "function": stated}
+    return told
+
+
+AnyTool = Annotated[Parameters, BeforeValidator(_stated_tool)]
 
 
 def _written(arguments: object) -> object:

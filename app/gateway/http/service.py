@@ -123,5 +123,6 @@ class Service:
         if status.phase is not EnginePhase.READY:
             text = f"no model is ready: {doing(status)}"
             raise Fault(503, text, reason="no model", retry_after_ms=2000)
+        asked = asked or None  # Some clients send "" for none.
         self.admission.check_model(asked, self.names)
         return asked or status.model

@@ -46,7 +46,7 @@ class Tool(Told):
 
     type: Literal["custom"] | None = None
     name: Name
-    description: LongText = ""
+    description: LongText | None = None
     input_schema: Parameters
     defer_loading: bool = False
 
@@ -54,7 +54,7 @@ class Tool(Told):
         """The tool in the form that chat templates expect."""
         function = {
             "name": self.name,
-            "description": self.description,
+            "description": self.description or "",
             "parameters": self.input_schema,
         }
         return {"type": "function", "function": function}

@@ -24,10 +24,15 @@ class Piece(BaseModel):
 
 
 class TextPart(Piece):
-    """A part of a content. Only text is served, so the others are parsed only to be refused."""
+    """A part of a content. Only text is served, so the others are parsed only to be refused.
+
+    Attributes:
+        refusal: the text of a part of type `refusal`, in which OpenAI's models decline.
+    """
 
     type: Name
     text: LongText = ""
+    refusal: LongText = ""
 
 
 class CalledFunction(Piece):
@@ -41,7 +46,7 @@ class TurnCall(Piece):
     """A call of a tool in a message of the assistant."""
 
     function: CalledFunction
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = "function"
     id: Id | None = None
 
 
@@ -104,11 +109,11 @@ def joined(content: str | Sequence[TextPart], path: str) -> str:
     if isinstance(content, str):
         return content
     for number, part in enumerate(content):
-        if part.type not in ("text", "input_text", "output_text"):
+        if part.type not in ("text", "input_text", "output_text", "refusal"):
             at = f"{path}[{number}].type"
             text = f"{at} is {part.type!r}; models are served for text only, so it must be 'text'"
             raise InvalidRequestError(text, at)
-    return "".join(part.text for part in content)
+    return "".join(part.refusal or part.text for part in content)
 
 
 # The allowed values of each field of a message, by path.
