@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,3 +119,13 @@ def test_a_fault_has_the_clients_own_name_and_place(
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert error["message"].startswith(f"{param} ")
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, "/v1/completions", "/tokenize"])
+def test_a_compressed_request_is_refused_as_such(serving: HttpServing, path: str) -> None:
+    """It was refused as JSON that cannot be read."""
+    body = gzip.compress(b'{"messages": []}')
+    answer = serving.http.post(path, content=body, headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 400
+    told = "content-encoding is 'gzip'; it must be identity, or left out"
+    assert answer.json()["error"]["message"] == told

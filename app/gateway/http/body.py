@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 # Timeout for a whole body: one of 4 MB over a line of 1 Mbit/s takes 32 s.
 BODY_SECONDS = 60.0
+_MAX_SHOWN = 64
 
 
 async def read_body(request: Request, check_size: Callable[[int], None]) -> bytes:
@@ -23,9 +24,13 @@ async def read_body(request: Request, check_size: Callable[[int], None]) -> byte
         check_size: raises a Fault if a number of bytes is too large.
 
     Raises:
-        Fault: it is too large, or does not arrive in time.
+        Fault: it is compressed, too large, or does not arrive in time.
         ClientDisconnect: the client has gone.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        text = f"content-encoding is {encoding[:_MAX_SHOWN]!a}; it must be identity, or left out"
+        raise Fault(400, text, "content-encoding", reason="compressed request")
     stated = request.headers.get("content-length", "")
     if stated.isdecimal():
         check_size(int(stated))
