@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
+from app.gateway.exchange import fault_of, next_version, shown, transcript_of
 from app.gateway.faults import Fault
 from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
 from engine.api.client import Submission
-from engine.api.lifecycle import FinishReason
-from engine.api.stream import Delta, Finish, RequestStream, Thought
-from engine.api.tools import ToolUse
-
-# All exchanges share one counter, so that the latest change has the largest version.
-_versions = count(1)
+from engine.api.stream import Delta, Finish, RequestStream
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +42,7 @@ class Exchange:
     refusal: Fault | None = None
     texts: list[list[str]] = field(default_factory=list)
     thoughts: list[list[str]] = field(default_factory=list)
-    version: int = field(default_factory=lambda: next(_versions))
+    version: int = field(default_factory=next_version)
     _news: list[tuple[int, Delta]] = field(default_factory=list)
     _waiter: asyncio.Future[None] | None = None
 
@@ -82,7 +77,7 @@ class Exchange:
                 self.texts[choice].append(delta.text)
                 self.thoughts[choice].append(delta.thinking)
                 self.finishes[choice] = delta.finish
-                self.version = next(_versions)
+                self.version = next_version()
                 if delta.num_tokens and not self.started:
                     self.started = True
                     self.began(self)
@@ -115,13 +110,8 @@ class Exchange:
     @property
     def fault(self) -> Fault | None:
         """The error of one of the replies, if there is any."""
-        for finish in self.finishes:
-            if finish is None or finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
-                continue
-            if finish.error is not None:
-                return Fault.of(finish.error)
-            return self.refusal or Fault(499, "the operator of the server stopped this request")
-        return None
+        faults = (fault_of(finish, self.refusal) for finish in self.finishes)
+        return next(filter(None, faults), None)
 
     def transcript(self, choice: int) -> Transcript:
         """One of the replies with its prompt, in their current state. May be called from any
@@ -134,21 +124,7 @@ class Exchange:
         before, begun = submission.messages, ""
         if submission.begun is not None and not submission.repeats_begun:
             before, begun = before[:-1], before[-1].content
-        messages = [
-            Message(
-                id=f"{request_id}/{place}",
-                conversation_id=held.id,
-                parent_id=None,
-                role=told.role,
-                content=told.content,
-                thinking=told.thinking,
-                tool_use=ToolUse(told.tool_calls, told.content) if told.tool_calls else None,
-                tool_call_id=told.tool_call_id,
-                name=told.name,
-                created=held.created,
-            )
-            for place, told in enumerate(before)
-        ]
+        messages = [*shown(before, held, request_id)]
         if isinstance(submission.prompt, str):
             messages.append(
                 Message(
@@ -177,13 +153,6 @@ class Exchange:
                 timings=None if finish is None else finish.timings,
             )
         )
-        stream = self.streams[choice] if finish is None and self.streams else None
-        return Transcript(
-            held,
-            tuple(messages),
-            request_id if finish is None else None,
-            self.version,
-            num_prompt_tokens=stream.num_prompt_tokens if stream else 0,
-            num_output_tokens=stream.num_output_tokens if stream else 0,
-            thought=stream.thought if stream else Thought(),
-        )
+        running = request_id if finish is None else None
+        stream = self.streams[choice] if self.streams else None
+        return transcript_of(held, messages, self.version, running, stream)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from app.gateway.exchange import ENDED_KEPT, Waker
 from app.gateway.faults import Fault
 from app.gateway.http.exchange import Exchange
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
 from app.gateway.view import Transcript
 from engine.api.client import EngineClient, Submission
-
-log = logging.getLogger(__name__)
-
-ENDED_KEPT = 64
 
 
 class Exchanges:
@@ -49,13 +45,12 @@ class Exchanges:
         self._client = client
         self._quotas = quotas
         self._tally = tally
-        self._loop = loop
         self._clock = clock
         self._ended = ended
         self._open: dict[Exchange, None] = {}
         # By the engine's ids, oldest first: all running requests, and the last ones that ended.
         self._kept: dict[str, tuple[Exchange, int]] = {}
-        self._woken = False
+        self.wake = Waker(loop, self._poll).wake
         self.num_waiting = 0
         self.num_replies = 0
 
@@ -95,15 +90,6 @@ class Exchanges:
                     self._kept.pop(submission.request_id, None)
             self._ended(exchange)
 
-    def wake(self) -> None:
-        """Have the loop poll the engine's output. May be called from any thread."""
-        if not self._woken:
-            self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self._poll)
-            except RuntimeError:
-                log.debug("the loop has closed before the engine ended")
-
     def cancel_all(self, fault: Fault) -> None:
         """Abort all requests in the engine; `fault` is their callers' error."""
         for exchange in self:
@@ -130,7 +116,6 @@ class Exchanges:
                 del self._kept[request_id]
 
     def _poll(self) -> None:
-        self._woken = False
         # Newest first: a request that waits for its first token waits for no other stream's event.
         for exchange in reversed(self._open):
             if exchange.is_awaited:

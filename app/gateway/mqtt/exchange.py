@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.gateway.exchange import fault_of, next_version, shown, transcript_of
 from app.gateway.faults import Fault
 from app.gateway.logprobs import prompt_logprobs, token_bytes
 from app.gateway.mqtt.protocol.replies import (
@@ -39,11 +39,8 @@ from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
 from engine.api.logprobs import OutputToken, PromptToken
 from engine.api.origin import Origin
-from engine.api.stream import Context, Finish, RequestStream, Thought
+from engine.api.stream import Context, Finish, RequestStream
 from engine.api.tools import ToolUse
-
-# All exchanges share one counter, so that the latest change has the largest version.
-_versions = itertools.count(1)
 
 # Most log-probabilities of a request, each alternative one of them. A final has all of them in one
 # payload: of 75 bytes each they are 2.5 MB.
@@ -124,7 +121,7 @@ class Exchange:
     started: bool = False
     refusal: Fault | None = None
     finish: Finish | None = None
-    version: int = field(default_factory=lambda: next(_versions))
+    version: int = field(default_factory=next_version)
 
     @property
     def key(self) -> str:
@@ -191,7 +188,7 @@ class Exchange:
         if self.request.prompt_logprobs is not None:
             self.prompt_logprobs += delta.prompt
         self.finish = delta.finish
-        self.version = next(_versions)
+        self.version = next_version()
         return True
 
     def accepted(self, depth: int) -> Outgoing:
@@ -273,14 +270,9 @@ class Exchange:
     @property
     def fault(self) -> Fault | None:
         """The error, if there is one."""
-        finish = self.finish
-        if finish is None:
+        if self.finish is None:
             return None
-        if finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
-            return self.excess
-        if finish.error is not None:
-            return Fault.of(finish.error)
-        return self.refusal or Fault(499, "the operator of the server stopped this request")
+        return fault_of(self.finish, self.refusal) or self.excess
 
     @property
     def excess(self) -> Fault | None:
@@ -310,34 +302,10 @@ class Exchange:
         running = self.engine_id if self.finish is None else None
         messages = self.history.messages
         if not self.is_session:
-            messages = (*self._told(), *messages)
-        stream = self.stream if running else None
-        return Transcript(
-            self.conversation,
-            messages,
-            running,
-            self.version,
-            num_prompt_tokens=stream.num_prompt_tokens if stream else 0,
-            num_output_tokens=stream.num_output_tokens if stream else 0,
-            thought=stream.thought if stream else Thought(),
-        )
-
-    def _told(self) -> Iterator[Message]:
-        """The messages of the request before its last one, which no session stores."""
-        for place, turn in enumerate(self.request.messages[:-1]):
-            told = turn.message()
-            yield Message(
-                id=f"{self.key}/{place}",
-                conversation_id=self.conversation.id,
-                parent_id=None,
-                role=told.role,
-                content=told.content,
-                thinking=told.thinking,
-                tool_use=ToolUse(told.tool_calls, told.content) if told.tool_calls else None,
-                tool_call_id=told.tool_call_id,
-                name=told.name,
-                created=self.reply.created,
-            )
+            # No session stores those before the last one.
+            before = (turn.message() for turn in self.request.messages[:-1])
+            messages = (*shown(before, self.conversation, self.key), *messages)
+        return transcript_of(self.conversation, messages, self.version, running, self.stream)
 
 
 def error_reply(

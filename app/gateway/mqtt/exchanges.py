@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from app.gateway.exchange import ENDED_KEPT, Waker
 from app.gateway.faults import Fault
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import Exchange
@@ -20,7 +21,6 @@ from engine.api.client import EngineClient
 
 log = logging.getLogger(__name__)
 
-ENDED_KEPT = 64
 RETRY_SECONDS = 1.0
 # The pause before a retry on a link whose queue was full.
 HELD_SECONDS = 0.02
@@ -84,7 +84,7 @@ class Exchanges:
         self._unsaved: list[Exchange] = []
         self._kept: dict[str, Exchange] = {}  # oldest first
         self._newest: dict[str, Exchange] = {}
-        self._woken = False
+        self.wake = Waker(loop, self.poll).wake
         self._flush_due = False
         self._retry_due = False
 
@@ -130,18 +130,8 @@ class Exchanges:
             exchange.refusal = exchange.refusal or fault
             self._client.abort(exchange.engine_id)
 
-    def wake(self) -> None:
-        """Have the loop poll the engine's output. May be called from any thread."""
-        if not self._woken:
-            self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self.poll)
-            except RuntimeError:
-                log.debug("the loop has closed before the engine ended")
-
     def poll(self) -> None:
         """Drain the engine's streams."""
-        self._woken = False
         now = self._clock()
         ended: list[Exchange] = []
         for exchange in self:

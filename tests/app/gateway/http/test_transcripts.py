@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.gateway.http import exchanges, generation
+from app.gateway.exchange import ENDED_KEPT
+from app.gateway.http import generation
 from tests.support.http_serving import HttpServing
 
 
@@ -50,7 +51,7 @@ def test_a_chat_is_seen_while_it_runs_and_after(
 
 
 def test_those_that_ended_last_are_kept(serving: HttpServing) -> None:
-    number = exchanges.ENDED_KEPT + 3
+    number = ENDED_KEPT + 3
     for n in range(number):
         assert serving.ask(str(n)).status_code == 200
     ids = [one.request_id for one in serving.engine.submissions]

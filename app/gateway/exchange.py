@@ -1,0 +1,115 @@
+"""Exchange: the rules that hold for a running request over any gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from app.gateway.faults import Fault
+from app.gateway.view import Transcript
+from app.store.conversation import Conversation, Message
+from engine.api.client import ChatMessage
+from engine.api.lifecycle import FinishReason
+from engine.api.stream import Finish, RequestStream
+from engine.api.tools import ToolUse
+
+log = logging.getLogger(__name__)
+
+# How many ended requests keep their transcripts.
+ENDED_KEPT = 64
+# All exchanges share one counter, so that the latest change has the largest version.
+_versions = itertools.count(1)
+
+
+def next_version() -> int:
+    return next(_versions)
+
+
+class Waker:
+    """Has a gateway's loop poll the engine's output, at most once for each poll.
+
+    Args:
+        poll: called on the loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, poll: Callable[[], None]) -> None:
+        self._loop = loop
+        self._poll = poll
+        self._woken = False
+
+    def wake(self) -> None:
+        """Schedule a poll. May be called from any thread."""
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._run)
+            except RuntimeError:
+                log.debug("the loop has closed before the engine ended")
+
+    def _run(self) -> None:
+        self._woken = False
+        self._poll()
+
+
+def fault_of(finish: Finish | None, refusal: Fault | None) -> Fault | None:
+    """The error of a reply; None if it runs or has succeeded.
+
+    Args:
+        refusal: the error that the client gets in place of the engine's abort.
+    """
+    if finish is None or finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
+        return None
+    if finish.error is not None:
+        return Fault.of(finish.error)
+    return refusal or Fault(499, "the operator of the server stopped this request")
+
+
+def shown(
+    messages: Iterable[ChatMessage], conversation: Conversation, key: str
+) -> Iterator[Message]:
+    """Messages of a request, which no session stores, as the screen shows them.
+
+    Args:
+        key: identifies the request.
+    """
+    for place, told in enumerate(messages):
+        yield Message(
+            id=f"{key}/{place}",
+            conversation_id=conversation.id,
+            parent_id=None,
+            role=told.role,
+            content=told.content,
+            thinking=told.thinking,
+            tool_use=ToolUse(told.tool_calls, told.content) if told.tool_calls else None,
+            tool_call_id=told.tool_call_id,
+            name=told.name,
+            created=conversation.created,
+        )
+
+
+def transcript_of(
+    conversation: Conversation,
+    messages: Iterable[Message],
+    version: int,
+    running: str | None,
+    stream: RequestStream | None,
+) -> Transcript:
+    """A chat in its current state.
+
+    Args:
+        running: the engine's id of its last reply; None if that has ended.
+        stream: of that reply; None until the engine has it.
+    """
+    if running is None or stream is None:
+        return Transcript(conversation, tuple(messages), running, version)
+    return Transcript(
+        conversation,
+        tuple(messages),
+        running,
+        version,
+        num_prompt_tokens=stream.num_prompt_tokens,
+        num_output_tokens=stream.num_output_tokens,
+        thought=stream.thought,
+    )
