@@ -8,8 +8,8 @@ Costs beyond a field's own bytes are limited where they arise: sampling paramete
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, create_model
@@ -195,11 +195,15 @@ def check_sampling(given: Mapping[str, Any], interface: Interface) -> None:
         raise InvalidRequestError(error.message.replace(spec.name, field, 1), field) from None
 
 
-def _fields(*interfaces: Interface) -> Iterator[tuple[str, SamplingSpec]]:
+@cache
+def _fields(*interfaces: Interface) -> tuple[tuple[str, SamplingSpec], ...]:
+    """The parameters that all of these interfaces have under one name, with that name."""
+    found = []
     for spec in SAMPLING_SPECS.values():
         names = {spec.names.get(interface) for interface in interfaces}
         if len(names) == 1 and (name := names.pop()) is not None:
-            yield name, spec
+            found.append((name, spec))
+    return tuple(found)
 
 
 def _type(spec: SamplingSpec) -> Any:

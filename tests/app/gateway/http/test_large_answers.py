@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.gateway import logprobs
 from app.gateway.http import chat_form, generation, replies
 from app.gateway.http.replies import compact, parts, pieces
 from engine.api.logprobs import Candidate, OutputToken
@@ -86,7 +87,7 @@ def test_a_large_answer_is_made_beside_the_loop(
     serving: HttpServing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    made = replies.token_bytes
+    made = logprobs.token_bytes
 
     def token_bytes(token: Any) -> dict[str, object]:
         threads.append(threading.current_thread().name)
