@@ -102,7 +102,21 @@ def test_what_others_take_is_served(
         (CHAT, {"messages": HI, "max_completion_tokens": 10**6}, "max_completion_tokens"),
         (RESPONSES, {"input": "hi", "max_output_tokens": 10**6}, "max_output_tokens"),
         ("/v1/completions", {"prompt": "hi", "max_tokens": 10**6}, "max_tokens"),
-        (CHAT, {"messages": [{"role": "user", "content": [{"text": 5}]}]}, "messages[0].content"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content[0].text",
+        ),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"text": "hi"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            RESPONSES,
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+            "input[0].content[0].text",
+        ),
         (RESPONSES, {"input": [{"type": "function_call_output", "output": {}}]}, "input[0].output"),
         (
             CHAT,

@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece, check_asking, check_goes_on
+from app.gateway.http.protocol.turns import (
+    MAX_MESSAGES,
+    Piece,
+    check_asking,
+    check_goes_on,
+    parts_allowed,
+)
 from app.gateway.stated import CALLED_WITH, MAX_PARTS, NO_ARGUMENTS, CalledWith, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
@@ -170,6 +176,7 @@ BLOCKS_ALLOWED: dict[str, str] = {
     "messages.*.content.*.input": CALLED_WITH,
     "messages.*.content.*.tool_use_id": "text",
     "messages.*.content.*.content": "text or a list of blocks of type text or tool_reference",
+    **parts_allowed("messages.*.content.*.content"),
     "messages.*.content.*.tool_name": "text, the name of a tool",
 }
 Conversation = Annotated[tuple[Said, ...], Field(min_length=1, max_length=MAX_MESSAGES)]

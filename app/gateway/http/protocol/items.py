@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.turns import MAX_MESSAGES, Parts, Piece, joined
+from app.gateway.http.protocol.turns import (
+    MAX_MESSAGES,
+    Parts,
+    Piece,
+    joined,
+    parts_allowed,
+)
 from app.gateway.stated import CALLED_WITH, NO_ARGUMENTS, CalledWith, Id, LongText, Name
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
@@ -40,6 +46,8 @@ class Item(Piece):
 
 # The allowed values of each field of the input, by path.
 ITEMS_ALLOWED: dict[str, str] = {
+    **parts_allowed("input.*.content"),
+    **parts_allowed("input.*.output"),
     "input": f"text or a list of 1 to {MAX_MESSAGES} items",
     "input.*": "an object with type",
     "input.*.type": f"one of {', '.join(_TYPES)}",

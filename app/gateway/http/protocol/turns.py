@@ -116,12 +116,23 @@ def joined(content: str | Sequence[TextPart], path: str) -> str:
     return "".join(part.refusal or part.text for part in content)
 
 
+def parts_allowed(path: str) -> dict[str, str]:
+    """The allowed values of each field of a part, by path, for a content at this path."""
+    return {
+        f"{path}.*": "an object with type",
+        f"{path}.*.type": "'text'",
+        f"{path}.*.text": "text",
+        f"{path}.*.refusal": "text",
+    }
+
+
 # The allowed values of each field of a message, by path.
 TURNS_ALLOWED: dict[str, str] = {
     "messages": f"a list of 1 to {MAX_MESSAGES} messages",
     "messages.*": "an object with role and content",
     "messages.*.role": "one of system, developer, user, assistant, tool",
     "messages.*.content": "text or a list of parts",
+    **parts_allowed("messages.*.content"),
     "messages.*.tool_calls": "a list of calls",
     "messages.*.tool_calls.*": "an object with function and id",
     "messages.*.tool_calls.*.id": "text",
