@@ -67,7 +67,7 @@ REFUSED = {
         {"json_schema": {"type": "object", "not": {}}},
         "has #/not, which cannot be followed",
     ),
-    "wrong": ({"json_schema": {"type": "nothing"}}, "nothing"),
+    "wrong": ({"json_schema": {"type": "nothing"}}, "has #/type, which cannot be followed"),
     "an open group": ({"regex": "(a"}, "unclosed group"),
     "a reference back": ({"regex": r"(a)\1"}, "backreferences are not supported"),
     "a look ahead": ({"regex": "(?=a)b"}, "look-around"),
