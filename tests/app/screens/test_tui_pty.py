@@ -83,10 +83,13 @@ class Terminal:
         # Of one that was killed the screen stays, until this shell has cleared it.
         self.wait(lambda: bool(self._programs()), "the program")
         self.see("❯")
-        (process,) = self._programs()
+        programs = self._programs()
+        ids = {one.pid for one in programs}
+        (process,) = (one for one in programs if one.ppid() not in ids)
         return process
 
     def _programs(self) -> list[psutil.Process]:
+        """The program, and the process that encodes for it."""
         shell = psutil.Process(int(self.tmux("display", "-p", "#{pane_pid}")))
         found = []
         for child in shell.children(recursive=True):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.api.errors import InvalidConfigError
-from engine.model import loader
+from engine.model import source
 from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, open_checkpoint
 from tests.support.checkpoints import save_checkpoint
 from tests.support.loading import refusal
@@ -78,7 +78,7 @@ class TestRefusals:
         checkpoint = open_checkpoint(folder)
         file = folder / SINGLE_FILE
         file.write_bytes(file.read_bytes()[:-1])
-        monkeypatch.setattr(loader, "open_checkpoint", lambda _: checkpoint)
+        monkeypatch.setattr(source, "open_checkpoint", lambda _: checkpoint)
         message = refusal(folder).message
         assert message.startswith(f"{file} is truncated: ")
         assert message.endswith(" is cut")

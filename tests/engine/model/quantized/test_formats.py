@@ -23,6 +23,7 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.core.core import EngineCore
 from engine.model import loader
+from engine.model.checkpoint import open_checkpoint
 from engine.model.size_text import show_bytes
 from engine.serving.loading import LoadedModel
 from tests.support.checkpoints import END_ID
@@ -225,7 +226,7 @@ def test_the_log_and_the_plan_tell_what_the_weights_become(
     loaded = load(tmp_path, progress)
     held = weights_of(loaded).state_dict().values()
     becomes = show_bytes(sum(tensor.numel() * tensor.element_size() for tensor in held))
-    stored = loader.open_checkpoint(tmp_path).num_bytes
+    stored = open_checkpoint(tmp_path).num_bytes
     assert (
         f"{tmp_path.name} is quantized by bitsandbytes on disk, {show_bytes(stored)}; it is served "
         f"in float32, {becomes}"
