@@ -42,7 +42,7 @@ from app.system.quantizing import why_not_quantized
 from app.system.versions import PACKAGES, version
 from engine.api.errors import EngineError, cause_of
 from engine.model.driver import VARIABLE, visible_gpus
-from engine.model.registry import Availability, Registry
+from engine.model.registry import Availability, Registry, cache_folder
 from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
@@ -457,6 +457,15 @@ def _files(
         how = "data_dir" if name == "store" else "log_file"
         reason = "" if writable else f"{file} cannot be written; set {how} to another place"
         yield Finding(name, value, reason, is_needed=name == "store")
+    cache = cache_folder()
+    if _is_writable(cache, is_folder=True):
+        yield Finding("cache", str(cache))
+    else:
+        lack = (
+            "each start packs and checks the model anew, and models of package indices cannot be "
+            f"downloaded: {cache} cannot be written; set XDG_CACHE_HOME to another place"
+        )
+        yield Finding("cache", f"{cache} (cannot be written)", lack, is_needed=False)
     own = OwnFile(settings.data_dir).path
     yield Finding("interface", str(own) if own.exists() else f"{own} (not there, and not needed)")
     yield Finding("crash reports", str(settings.crash_dir))

@@ -365,6 +365,18 @@ def test_a_store_that_cannot_be_written(examine: Examine, tmp_path: Path) -> Non
     assert "cannot be written; set data_dir to another place" in text
 
 
+def test_a_cache_folder_that_cannot_be_written(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "cache_folder", lambda: tmp_path / "file" / "batchdeck")
+    assert f"  cache          {tmp_path}/file/batchdeck\n" in examine()[1]
+    (tmp_path / "file").touch()
+    code, text = examine()
+    assert code == ExitCode.OK  # it is only slower
+    assert "  cache: " in text.partition("\nCould be better\n")[2]
+    assert "batchdeck cannot be written; set XDG_CACHE_HOME to another place" in text
+
+
 def test_a_broker_is_examined_where_one_is_stated(examine: Examine) -> None:
     assert "MQTT" not in examine()[1]
     with Mosquitto() as mosquitto:
