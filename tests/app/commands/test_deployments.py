@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
+import signal
 import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -157,7 +158,7 @@ def test_variables_are_settings() -> None:
 def test_the_unit_has_folders_to_keep_kernels_and_verdicts_in() -> None:
     found, kept = unit(), unit_environment()
     for folder in ("StateDirectory", "CacheDirectory", "LogsDirectory"):
-        assert found[folder] == "batchdeck"
+        assert (found[folder], found[f"{folder}Mode"]) == ("batchdeck", "0700")
     assert kept["TRITON_CACHE_DIR"].startswith("%C/batchdeck/")
     assert kept["XDG_CACHE_HOME"] == kept["HF_HOME"] == "%C/batchdeck"
     assert kept["TUI_DATA_DIR"] == "%S/batchdeck"
@@ -180,3 +181,5 @@ def test_a_crash_is_started_anew_and_what_would_fail_again_is_not() -> None:
     assert found["Restart"] == service("compose.yaml")["restart"] == "on-failure"
     final = {int(code) for code in found["RestartPreventExitStatus"].split()}
     assert final == {ExitCode.FAILED, ExitCode.USAGE, ExitCode.NO_MODEL}
+    # A service that is stopped while it loads has not failed.
+    assert int(found["SuccessExitStatus"]) == 128 + signal.SIGTERM
