@@ -19,18 +19,16 @@ from engine.api.status import ModelCard
 from engine.api.telemetry import PhaseTimes, Ring, StepRecord
 from engine.api.waiting import Wait
 from engine.batch.output import StopFound, TokenOutput
-from engine.batch.plan import Row, Runner
+from engine.batch.plan import Runner
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
 from engine.core.draft import Draft
-from engine.core.in_flight import InFlight
 from engine.core.ledger import NO_NOTES, KnobLedger
 from engine.core.observer import Observer
 from engine.core.pins import Pins
 from engine.core.request_table import RequestTable
-from engine.core.step_output import StepOutput
 from engine.scheduling.policies import DEFAULT, policy_names
-from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.scheduler import Planned, Scheduler
 from engine.scheduling.swap_cost import SwapCost
 from engine.structure.grammar import Grammar
 
@@ -75,14 +73,12 @@ class EngineCore:
         self.config = config
         self.ledger = KnobLedger(knobs, config, policy_names(), knob_notes)
         self._runner = runner
-        self._shape = shape
-        self._model = card.name
         self._clock = clock
         cache = KVCache(config, key, keeps_states=bool(shape.state_bytes))
         self.pins = Pins(cache)
         block_bytes = shape.kv_bytes_per_token * config.block_size
         self._scheduler = Scheduler(cache, knobs, SwapCost(block_bytes, swap_rate))
-        self._observer = Observer(card, config)
+        self._observer = Observer(card, shape, config, clock)
         self._table = RequestTable(
             config,
             shape.vocab_size,
@@ -92,7 +88,7 @@ class EngineCore:
             self.ledger,
             clock,
         )
-        self._in_flight: deque[InFlight] = deque()
+        self._in_flight: deque[Planned] = deque()
         self._idle = True
         self._num_failures = 0
 
@@ -256,37 +252,36 @@ class EngineCore:
         for request in planned.admitted:
             if request.timings.first_scheduled is None:
                 self._observer.scheduled(request, now)
-        running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
-        head_wait = self._scheduler.head_wait
-        flight = InFlight(planned, start, now - start, knobs, running, waiting, head_wait)
+        planned.plan_time = now - start
+        planned.running = len(self._scheduler.running)
+        planned.waiting = len(self._scheduler.waiting)
         try:
-            flight.handle = self._runner.submit(planned.plan)
+            planned.handle = self._runner.submit(planned.plan)
         except Exception as error:
             while self._in_flight:  # The steps before this one are sound.
                 self._commit()
-            self._step_failed(flight, error)
+            self._step_failed(planned, error)
         else:
-            self._in_flight.append(flight)
+            self._in_flight.append(planned)
         return True
 
     def _commit(self) -> None:
         """Wait for the oldest step and process its tokens."""
-        flight = self._in_flight.popleft()
-        planned = flight.planned
+        planned = self._in_flight.popleft()
         try:
-            result = self._runner.result(flight.handle)
+            result = self._runner.result(planned.handle)
         except Exception as error:
-            self._step_failed(flight, error)
+            self._step_failed(planned, error)
             return
         self._num_failures = 0
         now = self._clock()
-        output = StepOutput.of(planned, result, self._table, self._observer, now)
-        self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
-        for request, reason, last in output.ends:
+        ends, num_outputs = self._table.append_tokens(planned, result, now)
+        self._scheduler.end_step(planned, publish=planned.knobs.prefix_caching)
+        for request, reason, last in ends:
             self._table.end(request, reason, last=last)
-        self._record(flight, planned.plan.rows, result.times, output.num_outputs, now)
+        self._record(planned, result.times, num_outputs, now)
 
-    def _step_failed(self, failed: InFlight, error: Exception) -> None:
+    def _step_failed(self, failed: Planned, error: Exception) -> None:
         """Handle a step that raised. Its prompts are the likely cause, because they make one step
         larger than the last: they end with the error, and decodes are recomputed. Without prompts
         all its requests end, so that each failure ends at least one and a broken device cannot
@@ -299,50 +294,43 @@ class EngineCore:
             raise DeviceLostError(
                 f"{MOST_FAILURES} steps failed one after the other, the last with {cause_of(error)}"
             ) from error
-        planned = failed.planned
-        log.error("step %d failed", planned.plan.step, exc_info=error)
+        log.error("step %d failed", failed.plan.step, exc_info=error)
         voided = [failed]
         while self._in_flight:  # Later steps used results that this one did not produce.
             later = self._in_flight.popleft()
             with contextlib.suppress(Exception):
                 self._runner.result(later.handle)
             voided.append(later)
-        for flight in voided:
-            self._scheduler.take_back(flight.planned)
-        both = zip(planned.requests, planned.plan.rows, strict=True)
+        for planned in voided:
+            self._scheduler.take_back(planned)
+        both = zip(failed.requests, failed.plan.rows, strict=True)
         rows = [(request, row) for request, row in both if request.finish_reason is None]
         blamed = [request for request, row in rows if row.prefill] or [r for r, _row in rows]
-        doubtful = self._scheduler.doubtful([flight.planned for flight in voided])
+        doubtful = self._scheduler.doubtful(voided)
         self._scheduler.preempt([r for r in doubtful if r not in blamed], self.ledger.knobs)
         cause = f"{type(error).__name__}: {error}"
         info = ErrorInfo("engine_error", f"the step that computed this request failed: {cause}")
         for request in blamed:
             self._table.end(request, FinishReason.ERROR, info)
-        for flight in voided:
-            self._record(flight, (), PhaseTimes(), 0, self._clock(), cause)
+        for planned in voided:
+            self._record(planned, PhaseTimes(), 0, self._clock(), cause)
 
     def _record(
         self,
-        flight: InFlight,
-        rows: Sequence[Row],
+        planned: Planned,
         times: PhaseTimes,
         num_outputs: int,
         result_at: float,
         error: str = "",
     ) -> None:
-        """Write the step's record; `rows` are the rows that were computed."""
-        record = flight.record(
-            rows,
+        """Write the step's record, and let the policy learn from it."""
+        record = self._observer.stepped(
+            planned,
             times,
-            self._shape.cost(rows),
             self._scheduler.cache.pool,
-            model=self._model,
             num_outputs=num_outputs,
             finished=self._table.drain_ended(),
-            begun=max(flight.start, self._observer.last_end),
             result_at=result_at,
-            now=self._clock(),
             error=error,
         )
-        self._observer.stepped(record)
         self._scheduler.observe(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import chain, islice
 
@@ -12,13 +13,15 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView, Totals
 from engine.api.status import ModelCard
-from engine.api.telemetry import BlockChange, Ring, StepRecord
+from engine.api.telemetry import BlockChange, Ended, PhaseTimes, Ring, StepRecord
 from engine.batch.request import Request
+from engine.batch.shape import ModelShape
+from engine.cache.pool import BlockPool
 from engine.core.comparison import Comparison
 from engine.core.draft import Draft, Sketch
 from engine.core.latencies import Latencies, Underway
 from engine.core.ledger import KnobLedger
-from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.scheduler import Planned, Scheduler
 
 RECORDS = 16_384
 MAX_WAITING_VIEWS = 200
@@ -32,13 +35,20 @@ class Observer:
 
     Attributes:
         records: the last step records; any thread may read them.
-        last_end: engine clock when the last step ended, seconds.
     """
 
-    def __init__(self, card: ModelCard, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        card: ModelCard,
+        shape: ModelShape,
+        config: EngineConfig,
+        clock: Callable[[], float],
+    ) -> None:
         self.records: Ring[StepRecord] = Ring(RECORDS)
-        self.last_end = 0.0
+        self._last_end = 0.0
         self._card = card
+        self._shape = shape
+        self._clock = clock
         self._config = config
         self._totals = dict.fromkeys((f.name for f in fields(Totals)), 0)
         self._latencies = Latencies()
@@ -71,9 +81,72 @@ class Observer:
         self._latencies.ended(request, knobs, now)
         self._ended.append(Sketch.of(request, None, now).finish())
 
-    def stepped(self, record: StepRecord) -> None:
+    def stepped(
+        self,
+        planned: Planned,
+        times: PhaseTimes,
+        pool: BlockPool,
+        *,
+        num_outputs: int,
+        finished: tuple[Ended, ...],
+        result_at: float,
+        error: str,
+    ) -> StepRecord:
+        """Make and keep the record of a step, with the pool events since the last one.
+
+        Args:
+            num_outputs: tokens appended to requests.
+            finished: requests that ended since the record before.
+            result_at: engine clock when the runner returned its result, seconds.
+            error: why the step failed, so that its rows were not computed; else empty.
+        """
+        plan = planned.plan
+        rows = () if error else plan.rows
+        prefill = [row.count for row in rows if row.prefill]
+        cost, now = self._shape.cost(rows), self._clock()
+        record = StepRecord(
+            step=plan.step,
+            start=planned.start,
+            begun=max(planned.start, self._last_end),
+            end=now,
+            plan=planned.plan_time,
+            commit=now - result_at,
+            times=times,
+            prefill_tokens=sum(prefill),
+            decode_tokens=sum(row.count for row in rows) - sum(prefill),
+            padding_tokens=sum(row.count for row in plan.padding if row.prefill),
+            bubble_tokens=sum(row.count for row in plan.padding if not row.prefill),
+            prefill_rows=len(prefill),
+            decode_rows=len(rows) - len(prefill),
+            output_tokens=num_outputs,
+            budget=planned.budget,
+            policy=planned.knobs.policy,
+            model=self._card.name,
+            cost=cost,
+            running=planned.running,
+            waiting=planned.waiting,
+            head_wait=planned.head_wait,
+            preempted=tuple(request.request_id for request in planned.preempted),
+            preempted_for=tuple(request.preempted_for for request in planned.preempted),
+            admitted=tuple(request.request_id for request in planned.admitted),
+            finished=finished,
+            swapped=tuple(request.request_id for request in planned.swapped),
+            restored=tuple(request.request_id for request in planned.swapped_in),
+            swapped_out_blocks=len(plan.swaps_out),
+            swapped_in_blocks=len(plan.swaps_in),
+            structured_rows=0 if error else planned.num_structured,
+            prefix_queried_tokens=planned.prefix_queried_tokens,
+            prefix_hit_tokens=planned.prefix_hit_tokens,
+            blocks=pool.take_events(),
+            free_blocks=pool.num_free,
+            cached_blocks=pool.num_cached,
+            used_blocks=pool.num_used,
+            given_slots=planned.given_slots,
+            unused_slots=planned.unused_slots,
+            error=error,
+        )
         self.records.append(record)
-        self.last_end = record.end
+        self._last_end = now
         totals = self._totals
         totals["prefill_tokens"] += record.prefill_tokens
         totals["output_tokens"] += record.output_tokens
@@ -82,6 +155,7 @@ class Observer:
         totals["preemptions"] += len(record.preempted)
         totals["swaps"] += len(record.swapped)
         totals["evictions"] += len(record.blocks.blocks(BlockChange.EVICTED))
+        return record
 
     def draft(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import secrets
 from array import array
 from collections.abc import Callable, Sequence
@@ -15,11 +16,12 @@ from engine.api.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from engine.api.lifecycle import FinishReason, RequestTimings, Timings
+from engine.api.lifecycle import FinishReason, RequestState, RequestTimings, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Usage
 from engine.api.telemetry import Ended
 from engine.batch.output import End, TokenOutput
+from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, StepResult
 from engine.batch.refusal import tell_refusal
 from engine.batch.request import Request
 from engine.core.admission import (
@@ -28,11 +30,62 @@ from engine.core.admission import (
     check_vocabulary,
     max_output_tokens,
 )
-from engine.core.deadlines import Deadlines
 from engine.core.ledger import KnobLedger
 from engine.core.observer import Observer
-from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.scheduler import Planned, Scheduler
 from engine.structure.grammar import Grammar
+
+_FAILURES = {
+    NOT_FINITE: ErrorInfo("engine_error", "the model gave logits that are not finite"),
+    # The source is at fault, and would fail again.
+    NOT_FOLLOWED: ErrorInfo(
+        "invalid_request_error",
+        "structure takes too much to follow: what the reply may say next was not found within "
+        "10 ms and 8,000 items of its grammar, of which an optional property has 4",
+        "structure",
+    ),
+}
+
+
+class Deadlines:
+    """Requests whose deadline has not passed, by deadline."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, Request]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def next(self) -> float | None:
+        """The earliest deadline of a request that still waits."""
+        while self._entries and not _is_queued(self._entries[0][2]):
+            heapq.heappop(self._entries)
+        return self._entries[0][0] if self._entries else None
+
+    def watch(self, request: Request, num_unfinished: int) -> None:
+        """Add a request with a deadline.
+
+        The entry of a request that left the queue would stay until its deadline, which may be far
+        off. When there are more than twice as many entries as unfinished requests, all such entries
+        are dropped.
+        """
+        assert request.deadline is not None
+        if len(self._entries) > 2 * num_unfinished:
+            self._entries = [entry for entry in self._entries if _is_queued(entry[2])]
+            heapq.heapify(self._entries)
+        heapq.heappush(self._entries, (request.deadline, request.ordinal, request))
+
+    def take_passed(self, now: float) -> list[Request]:
+        """Remove and return the waiting requests whose deadline has passed."""
+        passed = []
+        while (deadline := self.next) is not None and deadline <= now:
+            passed.append(heapq.heappop(self._entries)[2])
+        return passed
+
+
+def _is_queued(request: Request) -> bool:
+    return request.state is RequestState.WAITING
 
 
 class RequestTable:
@@ -207,6 +260,67 @@ class RequestTable:
         )
         self.emit((last or TokenOutput(request.request_id, ()))._replace(end=end))
 
+    def append_tokens(
+        self, planned: Planned, result: StepResult, now: float
+    ) -> tuple[list[tuple[Request, FinishReason, TokenOutput]], int]:
+        """Append the sampled tokens of a step, except to requests that ended while it ran.
+
+        Args:
+            now: engine clock, seconds.
+
+        Returns:
+            (request, reason, last output) for requests that end with their token, or with their
+            prompt if they have no output, and how many tokens were appended. The requests are not
+            ended yet, because the step's blocks must be published first.
+        """
+        self._send_prompts(planned, result)
+        ends: list[tuple[Request, FinishReason, TokenOutput]] = []
+        num_outputs = 0
+        if len(result.token_ids) < len(planned.plan.rows):
+            ends += _ended_prompts(planned)
+        sampling = (
+            request
+            for request, row in zip(planned.requests, planned.plan.rows, strict=True)
+            if row.samples
+        )
+        logprobs = result.logprobs or (None,) * len(result.token_ids)
+        for request, token_id, found in zip(sampling, result.token_ids, logprobs, strict=True):
+            request.num_in_flight -= 1
+            if request.finish_reason is not None:
+                continue
+            if token_id < 0:
+                # End it at once, so that this step's blocks are not published with NaN in them.
+                self.end(request, FinishReason.ERROR, _FAILURES[token_id])
+                continue
+            request.output_token_ids.append(token_id)
+            num_outputs += 1
+            self._observer.emitted(request, now)
+            output = TokenOutput(
+                request.request_id, (token_id,), logprobs=() if found is None else (found,)
+            )
+            reason = request.ends_at(token_id)
+            if reason is None:
+                self.emit(output)
+            else:
+                ends.append((request, reason, output))
+        return ends, num_outputs
+
+    def _send_prompts(self, planned: Planned, result: StepResult) -> None:
+        """Send the log-probabilities that a step found for prompt tokens, each once: a preempted
+        request is computed again.
+        """
+        for row, found in result.prompts:
+            request = planned.requests[row]
+            if request.finish_reason is not None:
+                continue
+            if not found.is_finite:
+                # As with a missing token, end the request before the step's blocks are published.
+                self.end(request, FinishReason.ERROR, _FAILURES[NOT_FINITE])
+            elif found.end > request.num_told:
+                new = found.behind(request.num_told)
+                request.num_told = found.end
+                self.emit(TokenOutput(request.request_id, (), prompt=new))
+
     def emit(self, output: TokenOutput) -> None:
         """Queue an output for the request's owner, sent after the step."""
         self._outputs.append(output)
@@ -220,3 +334,15 @@ class RequestTable:
         """Remove and return the requests that ended since the last call."""
         ended, self._ended = tuple(self._ended), []
         return ended
+
+
+def _ended_prompts(planned: Planned) -> list[tuple[Request, FinishReason, TokenOutput]]:
+    """Requests that want no output and whose prompt the step completed."""
+    return [
+        (request, FinishReason.LENGTH, TokenOutput(request.request_id, ()))
+        for request, row in zip(planned.requests, planned.plan.rows, strict=True)
+        if not row.samples
+        and not request.max_output_tokens
+        and request.finish_reason is None
+        and row.start + row.count == request.num_prompt_tokens
+    ]

@@ -232,7 +232,7 @@ class TestWithoutRow:
             engine.core._plan()
             if not swaps(engine)[-1].swaps_in:
                 engine.core._commit()
-        assert [bool(f.planned.plan.swaps_in) for f in engine.core._in_flight] == [True]
+        assert [bool(f.plan.swaps_in) for f in engine.core._in_flight] == [True]
         engine.core.abort_all()
         assert engine.core._scheduler._reclaim.num_pending == 7 + 2  # both of the batch
         engine.core.change_knobs({"policy": "stall_free"}, "test")

@@ -17,10 +17,9 @@ from engine.batch.request import Request
 from engine.cache.manager import KVCache
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.orders import ORDERS
-from engine.scheduling.planned import Planned
 from engine.scheduling.policies import DEFAULT, POLICIES, policy_names
 from engine.scheduling.policy import Policy
-from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.scheduler import Planned, Scheduler
 from tests.support.harness import CoreHarness, make_request
 
 CONFIG = EngineConfig(num_blocks=16, block_size=4, num_host_blocks=16, max_model_len=64)
