@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.scheduling.composer import StepComposer
-from engine.scheduling.policy import Policy
+from engine.scheduling.composer import Policy, StepComposer
 
 CROWD = 16
 

@@ -38,7 +38,7 @@ class Request:
         reserved_blocks: blocks reserved for later tokens, the next one last.
         host_blocks: host pool blocks with its computed tokens while it is swapped out, in token
             order; else empty.
-        block_hashes: chained hashes of the full blocks known so far (`engine.cache.prefix`).
+        block_hashes: chained hashes of the full blocks known so far (`engine.cache.manager`).
         num_published: how many leading blocks of the table are in the prefix index, or equal to a
             block that is.
         last_state: hash of the last snapshot of its state that was taken during decoding.

@@ -10,7 +10,7 @@ class SnapshotPool:
 
     A model with states beside its keys and values can continue from a prefix only where a snapshot
     was taken. A snapshot is free, pending (the step that takes it has not ended) or kept by the
-    hash of its prefix (`engine.cache.prefix`); `free + pending + kept == num_snapshots` always.
+    hash of its prefix (`engine.cache.manager`); `free + pending + kept == num_snapshots` always.
     When none is free, the least recently used kept one is evicted, unless a request is about to
     continue from it or its prefix is pinned.
     """

@@ -1,17 +1,24 @@
-"""StepComposer: builds one step; the only interface through which a policy acts."""
+"""StepComposer: builds one step for a policy, which acts through it alone."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
+from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
 from engine.batch.plan import Row
 from engine.batch.request import Request
-from engine.scheduling.books import Books
-from engine.scheduling.start import Start
+from engine.cache.manager import KVCache, Reclaim
+from engine.scheduling.groups import Groups
+from engine.scheduling.queue import WaitingQueue
+from engine.scheduling.shares import Shares
+from engine.scheduling.swaps import Swaps
 
 # The running request with the largest key is preempted; of equals, the latest arrival.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
@@ -19,6 +26,74 @@ _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
     "latest": lambda request: (0, request.ordinal),
     "least_computed": lambda request: (-request.num_computed_tokens, request.ordinal),
 }
+
+
+@dataclass(slots=True)
+class Books:
+    """State that the parts of one scheduler share.
+
+    Attributes:
+        running: requests that hold a slot, in the order of admission.
+        groups: request-level batches that run.
+        swaps: victims whose computed tokens are in host memory.
+        shares: slots reserved for users who hold few.
+        copies: (source, target) blocks that the next plan copies first, by the target's request.
+        restores: for a request that continues from a snapshot with its first row: the prefix's hash
+            and the snapshot.
+    """
+
+    cache: KVCache
+    running: list[Request]
+    waiting: WaitingQueue
+    groups: Groups
+    reclaim: Reclaim
+    swaps: Swaps
+    shares: Shares = field(default_factory=Shares)
+    copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
+    restores: dict[Request, tuple[bytes, int]] = field(default_factory=dict)
+
+    def give_restore_up(self, request: Request) -> None:
+        """Release the snapshot that a request was to continue from, if there is one."""
+        if request in self.restores:
+            hash, _ = self.restores.pop(request)
+            assert self.cache.snapshots is not None
+            self.cache.snapshots.release(hash)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Tokens that a request need not compute: a cached prefix, a fork's tokens, or swapped-out
+    ones.
+
+    Attributes:
+        tokens: how many need not be computed.
+        hit: the blocks of its cached prefix; empty if it forks.
+        shared: how many blocks of its table are, or were, held by others.
+        forks: whether the tokens come from the request that it forks.
+        restored: whether those beyond the hit come from host memory.
+    """
+
+    tokens: int
+    hit: list[int]
+    shared: int
+    forks: bool = False
+    restored: bool = False
+
+    @staticmethod
+    def of(request: Request, cache: KVCache, *, prefix_caching: bool, may_fork: bool) -> Start:
+        """Choose the start that leaves the fewest tokens to compute.
+
+        Args:
+            may_fork: whether blocks may be copied for it.
+        """
+        hit = cache.match(request) if prefix_caching else []
+        found = len(hit) * cache.block_size
+        if request.host_blocks and request.num_computed_tokens > found:
+            return Start(request.num_computed_tokens, hit, len(hit), restored=True)
+        common = cache.common(request) if may_fork and request.fork_of is not None else 0
+        if common > found:
+            return Start(common, [], common // cache.block_size, forks=True)
+        return Start(found, hit, len(hit))
 
 
 class StepComposer:
@@ -80,13 +155,18 @@ class StepComposer:
     @property
     def group_runs(self) -> bool:
         """Whether a request-level batch still runs."""
-        return bool(self._books.groups)
+        return bool(self._books.groups.live)
 
     @property
     def num_slots(self) -> int:
         """Free slots."""
-        taken = len(self._books.running) + self._books.groups.num_parked
-        return max(self.knobs.max_num_seqs - taken, 0)
+        return max(self.knobs.max_num_seqs - self._num_taken, 0)
+
+    @property
+    def _num_taken(self) -> int:
+        """Slots that running requests and ended members of groups hold."""
+        groups = self._books.groups
+        return len(self._books.running) + (groups.num_parked if groups.live else 0)
 
     def is_barred(self, request: Request) -> bool:
         """Whether the free slots are reserved for users who hold fewer than the user of this
@@ -205,7 +285,8 @@ class StepComposer:
             if copy is not None:
                 self._books.copies[request] = copy
         else:
-            self._books.swaps.drop(request)  # The cache has as many of its tokens.
+            if request.host_blocks:
+                self._books.swaps.drop(request)  # The cache has as many of its tokens.
             cache.adopt(request, start.hit)
             if cache.snapshots is not None and start.hit:
                 hash = request.block_hashes[len(start.hit) - 1]
@@ -263,8 +344,7 @@ class StepComposer:
         if self.preempted:
             return Wait(Cause.PREEMPTION)
         if not self.num_slots or self.is_barred(request):
-            taken = len(self.running) + self._books.groups.num_parked
-            return Wait(Cause.SLOT, (taken, self.knobs.max_num_seqs))
+            return Wait(Cause.SLOT, (self._num_taken, self.knobs.max_num_seqs))
         if tokens and self.budget <= 0:
             return Wait(Cause.BUDGET, (self.max_budget,))
         source = request.fork_of
@@ -341,10 +421,12 @@ class StepComposer:
             self.admitted.remove(victim)
         books.running.remove(victim)
         self._promised = None
-        for seq, blocks in books.groups.drop(victim):
-            books.reclaim.free(seq, blocks)
+        if victim in books.groups.live:
+            for seq, blocks in books.groups.drop(victim):
+                books.reclaim.free(seq, blocks)
         if not keep:
-            books.swaps.drop(victim)
+            if victim.host_blocks:
+                books.swaps.drop(victim)
         elif not books.swaps.recall(victim) and owns:
             books.swaps.swap_out(victim, books.running, self.knobs)
         books.reclaim.free(victim.ordinal, self._cache.detach(victim))
@@ -356,3 +438,27 @@ class StepComposer:
         books.waiting.push(victim)
         self._take(victim, -1)
         self.preempted.append(victim)
+
+
+class Policy(ABC):
+    """A batching policy.
+
+    The composer handles blocks, preemption, watermark, slots and the queue's order; a policy only
+    chooses how many tokens each request gets, by calling `step.schedule` and `step.admit`. It lives
+    until another policy is chosen, and may keep state from step to step. `step.running` includes
+    requests admitted under another policy, and this one has to serve them.
+
+    Attributes:
+        name: its value of the `policy` knob.
+        uses: knobs that act under this policy but not under every one.
+    """
+
+    name: ClassVar[str]
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def compose(self, step: StepComposer) -> None:
+        """Choose the rows of the next step."""
+
+    def observe(self, record: StepRecord) -> None:  # noqa: B027  # most learn nothing
+        """Learn from the record of a step that has ended; most policies ignore it."""

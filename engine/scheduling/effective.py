@@ -5,9 +5,9 @@ from __future__ import annotations
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, Knobs
 from engine.cache.manager import KVCache
+from engine.scheduling.composer import Policy
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS
-from engine.scheduling.policy import Policy
 from engine.scheduling.swaps import Swaps
 
 

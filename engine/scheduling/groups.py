@@ -25,19 +25,20 @@ class Group:
 
 
 class Groups:
-    """The running request-level batches. There is one at a time, except after a policy change."""
+    """The running request-level batches. There is one at a time, except after a policy change.
+
+    Attributes:
+        live: the group of each running member; empty if no group runs.
+    """
 
     def __init__(self) -> None:
+        self.live: dict[Request, Group] = {}
         self._groups: list[Group] = []
-        self._of: dict[Request, Group] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
 
     @property
     def num_parked(self) -> int:
         """Slots held by ended members."""
-        return sum(len(group.parked) for group in self._groups) if self._groups else 0
+        return sum(len(group.parked) for group in self._groups)
 
     def parked_tables(self) -> list[tuple[int, list[int]]]:
         """(sequence, blocks) of ended members."""
@@ -48,29 +49,25 @@ class Groups:
         group = Group(list(members), max(request.num_prompt_tokens for request in members))
         self._groups.append(group)
         for request in members:
-            self._of[request] = group
+            self.live[request] = group
 
     def leave(self, request: Request, blocks: list[int]) -> list[tuple[int, list[int]]]:
-        """Remove a running request that ended; returns (sequence, blocks) that can now be freed.
+        """Remove a running member that ended; returns (sequence, blocks) that can now be freed.
 
         The blocks of a member stay with its group until the last member has ended.
         """
-        group = self._of.pop(request, None)
-        if group is None:
-            return [(request.ordinal, blocks)]
+        group = self.live.pop(request)
         group.live.remove(request)
         group.parked.append((request.ordinal, blocks))
         return self._dissolve(group)
 
     def drop(self, request: Request) -> list[tuple[int, list[int]]]:
-        """Remove a running request that was preempted; returns (sequence, blocks) that can now be
+        """Remove a running member that was preempted; returns (sequence, blocks) that can now be
         freed.
 
         Its own blocks are not among them, because the caller has those.
         """
-        group = self._of.pop(request, None)
-        if group is None:
-            return []
+        group = self.live.pop(request)
         group.live.remove(request)
         return self._dissolve(group)
 

@@ -13,17 +13,15 @@ from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.request import Request
-from engine.cache.manager import KVCache
-from engine.scheduling.books import Books
-from engine.scheduling.composer import StepComposer
+from engine.cache.manager import KVCache, Reclaim
+from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.effective import effective
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.policies import DEFAULT, POLICIES
 from engine.scheduling.queue import WaitingQueue
-from engine.scheduling.reclaim import Reclaim
 from engine.scheduling.swap_cost import SwapCost
-from engine.scheduling.swaps import Swaps
+from engine.scheduling.swaps import NO_COPIES, Swaps
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +171,7 @@ class Scheduler:
 
     def observe(self, record: StepRecord) -> None:
         """Pass the record of a step that has ended to the policy."""
-        if self._swaps:
+        if self._swaps.exist:
             self._swaps.cost.observe(record)
         try:
             self._policy.observe(record)
@@ -265,7 +263,7 @@ class Scheduler:
         swapped = [request for planned in failed for request in planned.swapped_out]
         swapped += self._swaps.out
         for request in swapped:
-            if request.state is RequestState.PREEMPTED:
+            if request.state is RequestState.PREEMPTED and request.host_blocks:
                 self._swaps.drop(request)
         touched = [r for planned in failed for r in (*planned.requests, *planned.swapped_in)]
         everybody = dict.fromkeys(touched + swapped)
@@ -285,13 +283,18 @@ class Scheduler:
             return
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
-            for seq, blocks in self._groups.leave(request, self.cache.detach(request)):
-                self._reclaim.free(seq, blocks)
+            blocks = self.cache.detach(request)
+            if request in self._groups.live:
+                for seq, freed in self._groups.leave(request, blocks):
+                    self._reclaim.free(seq, freed)
+            else:
+                self._reclaim.free(request.ordinal, blocks)
             self._forget([request])
             self._books.give_restore_up(request)
         else:
             self.waiting.remove(request)
-        self._swaps.drop(request)
+        if request.host_blocks:
+            self._swaps.drop(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
 
@@ -345,7 +348,9 @@ class Scheduler:
         self.waiting.served(request for request, row in planned if row.samples)
         preempted, self._preempted = tuple(self._preempted), []
         swapped = tuple([request for request in preempted if request.host_blocks])
-        out, back = self._swaps.drain()
+        out = back = NO_COPIES
+        if self._swaps.out or self._swaps.back:
+            out, back = self._swaps.drain()
         waiting = self._books.restores
         restores = [(r, waiting[r][1]) for r in requests if r in waiting] if waiting else []
         plan = StepPlan(
@@ -356,13 +361,13 @@ class Scheduler:
             swaps_out=out.pairs,
             copies=tuple(self._books.copies.values()),
             swaps_in=back.pairs,
-            padding=self._groups.padding(composer.rows),
+            padding=self._groups.padding(composer.rows) if self._groups.live else (),
             restores=tuple([(snapshot, request.ordinal) for request, snapshot in restores]),
             saves=tuple([(r.ordinal, snapshot) for r, snapshot in composer.saves.items()]),
         )
         for request, _ in restores:
             self._books.give_restore_up(request)
-        if self._swaps:
+        if self._swaps.exist:
             self._swaps.cost.planned(self.step, rows, len(out.pairs) + len(back.pairs))
         self._released = []
         seqs = {row.seq for row in rows}
@@ -418,7 +423,9 @@ class Scheduler:
                 for r in self.running
             ]
         )
-        kept = self._groups.parked_tables() + self._reclaim.pending_tables()
+        kept = self._reclaim.pending_tables()
+        if self._groups.live:
+            kept += self._groups.parked_tables()
         if kept:  # Their owners do not run, so only blocks that running requests share are needed.
             needed = {block for request in self.running for block in request.block_table}
             unused += size * len({b for _seq, blocks in kept for b in blocks} - needed)

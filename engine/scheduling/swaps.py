@@ -20,6 +20,9 @@ class Copies(NamedTuple):
     pairs: tuple[tuple[int, int], ...]
 
 
+NO_COPIES = Copies((), ())
+
+
 class Swaps:
     """Preemption by swapping (PagedAttention, SOSP'23, section 4.5): a victim's blocks are copied
     to host memory, and back when it is admitted again.
@@ -28,6 +31,7 @@ class Swaps:
     block may read it, and the block can be reallocated as soon as the plan that reads it is made.
 
     Attributes:
+        exist: whether there is a host pool.
         cost: cost of either way of preemption.
         out: (block, host block) that the next plan copies, by victim.
         back: (host block, block) that the next plan copies, by readmitted request.
@@ -39,12 +43,9 @@ class Swaps:
         self.back: dict[Request, Pairs] = {}
         self._cache = cache
         self._host = cache.host
+        self.exist = cache.host.num_blocks > 0
         # For the last victim: the requested way, the way used, and why.
         self._last = ("", "", "")
-
-    def __bool__(self) -> bool:
-        """Whether there is a host pool."""
-        return bool(self._host.num_blocks)
 
     @property
     def moved(self) -> int:
@@ -59,7 +60,7 @@ class Swaps:
         Call this while it still has its block table.
         """
         count = self._cache.blocks_for(victim.num_computed_tokens)
-        if not self or not count or knobs.preemption == "recompute":
+        if not self.exist or not count or knobs.preemption == "recompute":
             return False
         if count > self._host.num_free:
             free = f"{self._host.num_free} blocks of host memory were free"
@@ -100,13 +101,12 @@ class Swaps:
         self.back[request] = self._cache.restore(request, hit)
 
     def drop(self, request: Request) -> None:
-        """Free the host blocks of a request, if it has any: it ends, or starts anew."""
-        if request.host_blocks:
-            self.out.pop(request, None)
-            self.back.pop(request, None)
-            self._host.release(request.host_blocks)
-            request.host_blocks = []
-            request.num_computed_tokens = 0
+        """Free the host blocks of a swapped-out request: it ends, or starts anew."""
+        self.out.pop(request, None)
+        self.back.pop(request, None)
+        self._host.release(request.host_blocks)
+        request.host_blocks = []
+        request.num_computed_tokens = 0
 
     def drain(self) -> tuple[Copies, Copies]:
         """Remove and return the next plan's copies. Host blocks copied back are free then."""
@@ -121,7 +121,7 @@ class Swaps:
         """The effective value of the knob `preemption`, and why; None if as requested."""
         if knobs.preemption == "recompute":
             return None
-        if not self:
+        if not self.exist:
             return "recompute", "no host memory is set aside for it (swap_memory)"
         asked, way, why = self._last
         return (way, why) if why and asked == knobs.preemption else None

@@ -6,13 +6,13 @@ import importlib
 import inspect
 
 from engine.api.errors import InvalidConfigError
+from engine.scheduling.composer import Policy
 from engine.scheduling.policies.dynamic import Dynamic
 from engine.scheduling.policies.orca import Orca
 from engine.scheduling.policies.prefill_first import PrefillFirst
 from engine.scheduling.policies.slo import Slo
 from engine.scheduling.policies.stall_free import StallFree
 from engine.scheduling.policies.static import Static
-from engine.scheduling.policy import Policy
 
 DEFAULT = StallFree.name
 POLICIES: dict[str, type[Policy]] = {
@@ -40,7 +40,7 @@ def register(path: str) -> str:
     if not (inspect.isclass(found) and issubclass(found, Policy)) or inspect.isabstract(found):
         raise InvalidConfigError(
             f"policy is {path!r}; {class_name} must be a class that derives from "
-            "engine.scheduling.policy.Policy and has a method compose",
+            "engine.scheduling.composer.Policy and has a method compose",
             "policy",
         )
     name = getattr(found, "name", "")

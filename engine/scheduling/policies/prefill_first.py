@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from engine.api.waiting import Cause, Wait
-from engine.scheduling.composer import StepComposer
-from engine.scheduling.policy import Policy
+from engine.scheduling.composer import Policy, StepComposer
 
 
 class PrefillFirst(Policy):

@@ -20,9 +20,9 @@ from engine.api.knob_spec import KnobSpec
 from engine.api.knobs import KNOB_SPECS
 from engine.api.sampling import SAMPLING_SPECS
 from engine.api.sampling_spec import NumberRange
+from engine.scheduling.composer import Policy
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import POLICIES
-from engine.scheduling.policy import Policy
 from engine.scheduling.queue import WaitingQueue
 from engine.simulation.devices import DEVICES
 from engine.simulation.shapes import SHAPES

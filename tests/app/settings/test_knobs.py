@@ -12,7 +12,7 @@ from engine.api.errors import InvalidConfigError
 from engine.scheduling.policies import POLICIES, policy_names
 
 OWN = """
-from engine.scheduling.policy import Policy
+from engine.scheduling.composer import Policy
 
 class Own(Policy):
     name = "own"

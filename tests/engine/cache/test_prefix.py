@@ -8,7 +8,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cache.prefix import Content, PrefixIndex, block_hash, root_hash
+from engine.cache.manager import Content, PrefixIndex, block_hash, root_hash
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4)
 

@@ -12,8 +12,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import BlockChange
 from engine.api.waiting import in_words
 from engine.batch.plan import Row, StepPlan
-from engine.cache.manager import KVCache
-from engine.cache.prefix import block_hash, root_hash
+from engine.cache.manager import KVCache, block_hash, root_hash
 from tests.support.harness import CoreHarness, make_request
 
 PROMPT = list(range(100, 108))

@@ -6,12 +6,10 @@ from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
 from engine.batch.request import Request
-from engine.cache.manager import KVCache
-from engine.scheduling.books import Books
-from engine.scheduling.composer import StepComposer
+from engine.cache.manager import KVCache, Reclaim
+from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import Priority
-from engine.scheduling.reclaim import Reclaim
 from engine.scheduling.swap_cost import SwapCost
 from engine.scheduling.swaps import Swaps
 from tests.support.harness import make_request, say

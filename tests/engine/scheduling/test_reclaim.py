@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from engine.api.config import EngineConfig
-from engine.cache.manager import KVCache
-from engine.scheduling.reclaim import Reclaim
+from engine.cache.manager import KVCache, Reclaim
 from tests.support.harness import make_request
 
 

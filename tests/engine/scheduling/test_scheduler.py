@@ -15,10 +15,9 @@ from engine.api.waiting import in_words
 from engine.batch.plan import Row
 from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.scheduling.composer import StepComposer
+from engine.scheduling.composer import Policy, StepComposer
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import DEFAULT, POLICIES, policy_names
-from engine.scheduling.policy import Policy
 from engine.scheduling.scheduler import Planned, Scheduler
 from tests.support.harness import CoreHarness, make_request
 

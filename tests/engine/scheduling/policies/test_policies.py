@@ -11,14 +11,13 @@ from engine.api.errors import InvalidConfigError
 from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import StepRecord
 from engine.batch.request import Request
-from engine.scheduling.composer import StepComposer
+from engine.scheduling.composer import Policy, StepComposer
 from engine.scheduling.policies import POLICIES, policy_names, register
-from engine.scheduling.policy import Policy
 from tests.support.harness import CoreHarness
 
 OWN = """
     from engine.scheduling.policies.orca import Orca
-    from engine.scheduling.policy import Policy
+    from engine.scheduling.composer import Policy
 
     class LastFirst(Policy):
         name = "last_first"
@@ -90,7 +89,7 @@ class TestRegister:
             ("own_policies:NoPolicy", "NoPolicy must be a class that derives from "),
             ("own_policies:number", "number must be a class that derives from "),
             ("own_policies:Unfinished", "Unfinished must be a class that derives from "),
-            ("engine.scheduling.policy:Policy", "Policy must be a class that derives from "),
+            ("engine.scheduling.composer:Policy", "Policy must be a class that derives from "),
             ("own_policies:Nameless", "its name is '', which must be a name of its own beside "),
             ("own_policies:Numbered", "its name is 3, which must be a name of its own beside "),
             ("own_policies:Taken", "its name is 'orca', which must be a name of its own beside "),
