@@ -15,7 +15,7 @@ from benchmarks.peers.engines.continuous import ends
 from engine.api.client import Submission
 from engine.api.sampling import SamplingParams
 from engine.api.telemetry import Distribution
-from engine.batch.output import TokenOutput
+from engine.batch.plan import TokenOutput
 from engine.core.core import EngineCore
 
 Cells = tuple[str, ...]

@@ -13,7 +13,7 @@ from engine.api.block_map import BlockView
 from engine.api.config import EngineConfig
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import RequestState
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.cache.host import HostPool
 from engine.cache.pool import BlockPool
 from engine.cache.snapshots import SnapshotPool

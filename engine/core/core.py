@@ -18,8 +18,7 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.telemetry import PhaseTimes, Ring, StepRecord
 from engine.api.waiting import Wait
-from engine.batch.output import StopFound, TokenOutput
-from engine.batch.plan import Runner
+from engine.batch.plan import Runner, StopFound, TokenOutput
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
 from engine.core.draft import Draft

@@ -17,7 +17,7 @@ from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot, Tot
 from engine.api.status import ModelCard
 from engine.api.telemetry import Distribution
 from engine.api.waiting import Wait
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.cache.pool_copy import PoolCopy
 from engine.core.comparison import Comparison
 from engine.core.latencies import Latencies, Underway

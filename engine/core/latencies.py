@@ -12,7 +12,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import Goodput, LatencyView
 from engine.api.telemetry import Samples
-from engine.batch.request import Request
+from engine.batch.plan import Request
 
 WINDOW = 60.0
 

@@ -14,7 +14,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView, Totals
 from engine.api.status import ModelCard
 from engine.api.telemetry import BlockChange, Ended, PhaseTimes, Ring, StepRecord
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.batch.shape import ModelShape
 from engine.cache.pool import BlockPool
 from engine.core.comparison import Comparison

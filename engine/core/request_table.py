@@ -20,10 +20,8 @@ from engine.api.lifecycle import FinishReason, RequestState, RequestTimings, Tim
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Usage
 from engine.api.telemetry import Ended
-from engine.batch.output import End, TokenOutput
-from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, StepResult
+from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, End, Request, StepResult, TokenOutput
 from engine.batch.refusal import tell_refusal
-from engine.batch.request import Request
 from engine.core.admission import (
     check_deadline,
     check_priority,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from engine.api.client import Submission
 from engine.api.waiting import in_words
-from engine.batch.output import End
+from engine.batch.plan import End
 from engine.core.core import EngineCore
 from engine.driving.traffic import Outcome, Task, Traffic, Watcher
 

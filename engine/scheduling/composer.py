@@ -12,8 +12,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
-from engine.batch.plan import Row
-from engine.batch.request import Request
+from engine.batch.plan import Request, Row
 from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sized
 
 from engine.api.knobs import Knobs, parse_weights
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.scheduling.queue import Fcfs, WaitingQueue
 
 # Cost of a token (VTC, section 3.1). An output token costs more: it takes a step of its own.

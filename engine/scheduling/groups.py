@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.batch.plan import Row
-from engine.batch.request import Request
+from engine.batch.plan import Request, Row
 
 
 @dataclass(slots=True, eq=False)

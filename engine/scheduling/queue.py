@@ -9,7 +9,7 @@ from itertools import islice
 from typing import ClassVar
 
 from engine.api.knobs import Knobs
-from engine.batch.request import Request
+from engine.batch.plan import Request
 
 Key = tuple[float, float]
 Place = tuple[bool, Key, int]

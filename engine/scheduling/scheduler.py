@@ -11,8 +11,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
-from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.batch.request import Request
+from engine.batch.plan import NewSequence, Request, Row, StepPlan
 from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.effective import effective

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from engine.api.telemetry import StepRecord
-from engine.batch.plan import Row
-from engine.batch.request import Request
+from engine.batch.plan import Request, Row
 from engine.scheduling.steptime import StepTime, Work
 
 # Bytes a second where no rate is known: 0.8 of PCIe 4 with 16 lanes (31.5 GB/s each way).

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from engine.api.knobs import Knobs
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.cache.manager import KVCache
 from engine.scheduling.swap_cost import SwapCost
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from engine.batch.request import Request
+from engine.batch.plan import Request
 
 
 class Job(NamedTuple):

@@ -19,7 +19,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
 from engine.api.tools import ToolUse, json_bytes
-from engine.batch.output import StopFound, TokenOutput
+from engine.batch.plan import StopFound, TokenOutput
 from engine.serving.loading import LoadedModel
 from engine.serving.mail import Mail
 from engine.serving.pending import OWN, Common, Encoded, Pending, are_siblings

@@ -12,7 +12,7 @@ from engine.api.logprobs import Candidate, OutputToken, PromptLogprobs, PromptTo
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Usage
 from engine.api.tools import ToolUse
-from engine.batch.output import End, StopFound, TokenOutput
+from engine.batch.plan import End, StopFound, TokenOutput
 from engine.text.boundary import ToolCallBoundary, behind_skipped, beside_calls
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer

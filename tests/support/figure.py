@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import StepRecord
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from tests.support.harness import CoreHarness
 from tests.support.scripted_runner import reference
 

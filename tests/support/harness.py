@@ -16,8 +16,7 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.telemetry import BlockChange, BlockEvents, StepRecord
 from engine.api.waiting import Cause
-from engine.batch.output import End, StopFound, TokenOutput
-from engine.batch.request import Request
+from engine.batch.plan import End, Request, StopFound, TokenOutput
 from engine.batch.shape import ModelShape
 from engine.cache.pool import BlockPool
 from engine.core.core import EngineCore

@@ -9,7 +9,7 @@ from engine.api.errors import EngineError
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought
-from engine.batch.output import End
+from engine.batch.plan import End
 from engine.text.boundary import ToolCallBoundary, beside_calls
 from engine.text.parts import Parts
 from engine.text.thinking import TaggedParts, Tags

@@ -20,7 +20,7 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus, OffPath
 from engine.api.stream import RequestStream
 from engine.api.telemetry import StepRecord
-from engine.batch.output import TokenOutput
+from engine.batch.plan import TokenOutput
 from engine.core.admission import check_priority
 from engine.core.core import EngineCore
 from engine.scheduling.policies import policy_names

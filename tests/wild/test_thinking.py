@@ -14,7 +14,7 @@ from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
-from engine.batch.output import TokenOutput
+from engine.batch.plan import TokenOutput
 from engine.text.arguments import NO_ARGUMENTS
 from tests.engine.text.test_thinking import PLAIN, QWEN, R1, Model
 

@@ -11,7 +11,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.scheduling.composer import Policy, StepComposer
 from engine.scheduling.steptime import StepTime, Work
 from engine.scheduling.triage import Job, on_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.api.lifecycle import RequestState
 from engine.api.waiting import Cause, Wait
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.scheduling.composer import Policy, StepComposer
 
 

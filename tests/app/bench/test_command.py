@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from app.bench.report import SECTIONS
 from app.commands import cli
 from app.process.exits import ExitCode
-from engine.batch.output import TokenOutput
+from engine.batch.plan import TokenOutput
 from engine.core.core import EngineCore
 from engine.simulation.records import Recording
 

@@ -5,7 +5,7 @@ from engine.api.client import Submission
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
-from engine.batch.output import End
+from engine.batch.plan import End
 from engine.core.core import EngineCore
 from tests.support.harness import CARD, SHAPE, CoreHarness
 from tests.support.scripted_runner import reference

@@ -141,7 +141,7 @@ import os, signal, sys
 from pathlib import Path
 from app.store.journal import JournalEntry
 from app.store.store import Store
-from engine.batch.request import FinishReason
+from engine.batch.plan import FinishReason
 store = Store(Path(sys.argv[1]))
 for name in ("p/ended", "p/open"):
     store.journal.begin(JournalEntry(request_id=name, source="mqtt"))

@@ -11,7 +11,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import BlockChange
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.cache.manager import KVCache
 from tests.support.harness import make_request, say
 

@@ -12,8 +12,7 @@ from engine.api.knobs import ORDER_NAMES
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.waiting import in_words
-from engine.batch.output import End
-from engine.batch.request import Request
+from engine.batch.plan import End, Request
 from engine.core.admission import MAX_DEADLINE
 from engine.core.core import MOST_FAILURES
 from tests.support.harness import CoreHarness

@@ -12,7 +12,7 @@ from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
-from engine.batch.output import End
+from engine.batch.plan import End
 from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner

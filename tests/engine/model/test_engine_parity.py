@@ -18,8 +18,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
-from engine.batch.output import End
-from engine.batch.plan import Runner
+from engine.batch.plan import End, Runner
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from engine.model.forward import make_forward

@@ -11,7 +11,7 @@ import pytest
 from engine.api.client import Submission
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
-from engine.batch.output import End
+from engine.batch.plan import End
 from engine.core.core import EngineCore
 from engine.structure.lead import behind_tags
 from tests.support.structures import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.groups import Groups

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.api.knobs import Knobs
 from engine.api.origin import Origin
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.scheduling.fair import OUTPUT_TOKEN, PROMPT_TOKEN, Fair
 from engine.scheduling.orders import reorder
 from engine.scheduling.shares import RECENT_SECONDS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestTimings
 from engine.api.origin import Origin
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.scheduling import orders
 from engine.scheduling.queue import Fcfs, Priority, Shortest, SortedQueue
 from tests.support.harness import CoreHarness, make_request

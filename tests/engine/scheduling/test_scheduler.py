@@ -12,8 +12,7 @@ from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, ORDER_NAMES, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.waiting import in_words
-from engine.batch.plan import Row
-from engine.batch.request import Request
+from engine.batch.plan import Request, Row
 from engine.cache.manager import KVCache
 from engine.scheduling.composer import Policy, StepComposer
 from engine.scheduling.orders import ORDERS

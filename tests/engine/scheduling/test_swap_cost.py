@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.api.telemetry import StepRecord
-from engine.batch.plan import Row
-from engine.batch.request import Request
+from engine.batch.plan import Request, Row
 from engine.scheduling.swap_cost import DEFAULT_RATE, SwapCost
 from tests.support.harness import make_request, say
 from tests.widgets.samples import record

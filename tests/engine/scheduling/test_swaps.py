@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.api.lifecycle import RequestState
 from engine.api.waiting import in_words
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from tests.engine.scheduling.bench import Bench
 from tests.support.harness import make_request
 

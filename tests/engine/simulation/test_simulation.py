@@ -13,8 +13,7 @@ import pytest
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
-from engine.batch.plan import StepPlan
-from engine.batch.request import Request
+from engine.batch.plan import Request, StepPlan
 from engine.simulation.cost import Roofline
 from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape

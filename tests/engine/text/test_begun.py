@@ -10,7 +10,7 @@ from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, RequestStream, Usage
-from engine.batch.output import End, TokenOutput
+from engine.batch.plan import End, TokenOutput
 from engine.text.begun import begun_text
 from engine.text.channels import Channels
 from engine.text.codec import ChatCodec

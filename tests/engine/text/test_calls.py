@@ -16,7 +16,7 @@ from engine.api.lifecycle import FinishReason, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, RequestStream, Usage
 from engine.api.tools import ToolCall, ToolUse
-from engine.batch.output import End, TokenOutput
+from engine.batch.plan import End, TokenOutput
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
 from engine.text.openings import states_calls

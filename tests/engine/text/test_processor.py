@@ -21,7 +21,7 @@ from engine.api.logprobs import (
 )
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
-from engine.batch.output import End, StopFound, TokenOutput
+from engine.batch.plan import End, StopFound, TokenOutput
 from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer

@@ -19,7 +19,7 @@ from engine.api.lifecycle import FinishReason, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream, Usage
 from engine.api.tools import ToolCall
-from engine.batch.output import End, TokenOutput
+from engine.batch.plan import End, TokenOutput
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
 from engine.text.processor import Ending, OutputProcessor

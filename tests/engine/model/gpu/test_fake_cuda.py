@@ -23,7 +23,7 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.api.structure import Structure
-from engine.batch.output import End
+from engine.batch.plan import End
 from engine.cache.storage import cache_shapes
 from engine.core.core import EngineCore
 from engine.model import loader, starting

@@ -23,8 +23,7 @@ from engine.api.errors import DeviceLostError
 from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
-from engine.batch.output import TokenOutput
-from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.batch.plan import NewSequence, Row, StepPlan, TokenOutput
 from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.gpu.forward import GpuForward

@@ -19,8 +19,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
-from engine.batch.output import End
-from engine.batch.plan import NOT_FOLLOWED, NewSequence, Row, StepPlan
+from engine.batch.plan import NOT_FOLLOWED, End, NewSequence, Row, StepPlan
 from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.gpu.forward import GpuForward

@@ -10,7 +10,7 @@ import pytest
 from engine.api.errors import InvalidConfigError
 from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import StepRecord
-from engine.batch.request import Request
+from engine.batch.plan import Request
 from engine.scheduling.composer import Policy, StepComposer
 from engine.scheduling.policies import POLICIES, policy_names, register
 from tests.support.harness import CoreHarness
