@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import psutil
 from torch import Tensor
 
 from engine.model import verdicts
@@ -37,13 +38,15 @@ logger = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 30
 _MOST_OF_FREE = 0.25
 
+_SUFFIX = ".weights"  # of a finished file; that of one being written is the process
+
 # Pieces begin at a page of the file.
 _PAGE = 4096
 # Two threads read as fast as the memory of two cores allows, each a part of this size.
 _PART = 4 << 20
 _THREADS = 2
 # Bytes that become memory at once: they take twice their space meanwhile.
-_MOVED = 32 << 20
+_MOVED = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +224,12 @@ def _refuse(path: Path, reason: object) -> None:
 
 
 def _remove_others(folder: Path, build: str) -> None:
-    """Remove the files of other builds and the broken ones."""
+    """Remove the files of other builds, the broken, and those that a program left unfinished."""
     for path in folder.glob("*/*"):
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            if PackedFile.open(path).build == build:
+            found, writer = PackedFile.open(path), path.suffix.removeprefix(".")
+            is_written = writer.isdecimal() and psutil.pid_exists(int(writer))
+            if found.build == build and (path.suffix == _SUFFIX or is_written):
                 continue
         path.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ and `--dtype` have them; `-` leaves one to the program.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -95,7 +96,13 @@ class Loaded(Batchdeck):
                 return total
 
     def close(self) -> None:
-        """End the processes that encode, without which this one does not end."""
+        """End the processes that encode, without which this one does not end.
+
+        A program that serves for some seconds has kept its packed weights by then.
+        """
+        for thread in threading.enumerate():
+            if thread.name == "engine-loaded":
+                thread.join()
         self._close()
 
 

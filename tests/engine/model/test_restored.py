@@ -332,8 +332,20 @@ def test_a_model_that_is_closed_stores_nothing(tmp_path: Path) -> None:
     assert packed.find(file) is not None
 
 
+def test_files_that_no_program_finishes_are_removed(tmp_path: Path) -> None:
+    pieces = [torch.zeros(64, dtype=torch.uint8)]
+    folder = tmp_path / "packed"
+    first = folder / "model" / "key.weights"
+    packed.keep(first, pieces, lambda: True)
+    gone, going = first.with_suffix(f".{1 << 30}"), first.with_suffix(f".{os.getppid()}")
+    for one in (gone, going):
+        shutil.copy(first, one)
+    packed.keep(folder / "other" / "key.weights", pieces, lambda: True)
+    assert (first.exists(), gone.exists(), going.exists()) == (True, False, True)
+
+
 def test_memory_replaces_the_file_while_others_read_it(tmp_path: Path) -> None:
-    piece = torch.arange(5 << 20, dtype=torch.int32).view(torch.uint8)
+    piece = torch.arange(5 << 20, dtype=torch.int32).view(torch.uint8)  # more than moves at once
     file = tmp_path / "packed" / "model" / "key.weights"
     packed.keep(file, [piece, None, piece[:100]], lambda: True)
     found = packed.find(file)
