@@ -205,7 +205,8 @@ def check_charts(flag: str, folder: Path) -> None:
     Raises:
         SettingsError: the folder can be neither written nor created.
     """
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    places = (folder.absolute(), *folder.absolute().parents)
+    there = next(path for path in places if os.path.exists(path))
     if not there.is_dir():
         raise SettingsError(f"{flag}: {there} is no folder; it must be one, or not be there yet")
     if not os.access(there, os.W_OK | os.X_OK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
@@ -123,7 +124,7 @@ def _answered(output: Path) -> Iterator[str]:
     Raises:
         StreamError: the file cannot be read, or is no such file.
     """
-    if not output.exists():
+    if not os.path.exists(output):  # a folder that cannot be entered is reported when it is opened
         return
     lines = _lines(output)
     for number, line in enumerate(lines, start=1):

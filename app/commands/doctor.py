@@ -447,7 +447,7 @@ def _files(
     settings: Settings, config: Path | None, trouble: SettingsError | None
 ) -> Iterator[Finding]:
     path = config_file(config)
-    there = str(path) if path.exists() else f"{path} (not there, and not needed)"
+    there = str(path) if os.path.exists(path) else f"{path} (not there, and not needed)"
     yield Finding("configuration", there, " ".join(str(trouble).splitlines()) if trouble else "")
     for name in unknown_variables():
         yield Finding(name, "ignored", "no setting is read from it", is_needed=False)
@@ -467,15 +467,17 @@ def _files(
         )
         yield Finding("cache", f"{cache} (cannot be written)", lack, is_needed=False)
     own = OwnFile(settings.data_dir).path
-    yield Finding("interface", str(own) if own.exists() else f"{own} (not there, and not needed)")
+    there = str(own) if os.path.exists(own) else f"{own} (not there, and not needed)"
+    yield Finding("interface", there)
     yield Finding("crash reports", str(settings.crash_dir))
 
 
 def _is_writable(file: Path, *, is_folder: bool = False) -> bool:
-    """Whether a file can be written, or created in the nearest existing folder.
+    """Whether a file can be written, or created in the nearest existing folder; False below one
+    that cannot be entered.
 
     Args:
         is_folder: whether the path is a folder to write to.
     """
-    place = next(place for place in (file, *file.parents) if place.exists())
+    place = next(place for place in (file, *file.parents) if os.path.exists(place))
     return os.access(place, os.W_OK) and (place.is_dir() or (place == file and not is_folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ def check_folder(flag: str, path: Path) -> None:
     Raises:
         SettingsError: it does not; the message begins with the flag that states the file.
     """
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise SettingsError(f"{flag}: there is no folder {path.parent}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import reprlib
 from collections.abc import Mapping
@@ -123,11 +124,15 @@ def find_gguf(path: Path) -> Path | None:
         path: a folder, or a file.
 
     Raises:
-        ModelError: a folder has several models.
+        ModelError: a folder has several models, or cannot be read.
     """
-    if path.suffix == GGUF_SUFFIX and not path.is_dir():
+    if path.suffix == GGUF_SUFFIX and not os.path.isdir(path):
         return path
-    if any((path / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
+    try:
+        has_one = any((path / name).exists() for name in (SINGLE_FILE, INDEX_FILE))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    if has_one:
         return None
     files = sorted(
         file

@@ -203,14 +203,21 @@ class Registry:
         if model in self.entries:
             return self.entries[model]
         folder = Path(model).expanduser()
-        if folder.is_dir():
+        # `Path.is_dir` would raise below a folder that this user may not enter.
+        if os.path.isdir(folder):
             return ModelEntry(name=folder.resolve().name, folder=folder.resolve())
-        if folder.suffix == GGUF_SUFFIX and folder.is_file():
+        if folder.suffix == GGUF_SUFFIX and os.path.isfile(folder):
             # Links are not followed, because their targets may not have readable names.
             part = GGUF_PART.fullmatch(folder.name)
             name = folder.stem if part is None else part["stem"]
             return ModelEntry(name=name, folder=folder.absolute())
         if model.startswith(_PATH_STARTS):
+            try:
+                folder.stat()
+            except PermissionError as error:
+                raise ModelError(f"{model} cannot be read: {error.strerror}", "model") from None
+            except (OSError, ValueError):
+                pass
             raise ModelError(f"folder {model} does not exist", "model")
         for entry in self.entries.values():
             if entry.is_downloaded and entry.source == model:
