@@ -39,11 +39,17 @@ def ids(text: str) -> list[int]:
 
 
 def processes() -> set[psutil.Process]:
-    return {
-        child
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and "engine.text.worker" in child.cmdline()
-    }
+    return {child for child in psutil.Process().children() if is_worker(child)}
+
+
+def is_worker(child: psutil.Process) -> bool:
+    """Whether a child runs the worker. One that has just been started has no command line for a
+    moment: its parent goes on before `execve` has set it.
+    """
+    while child.status() != psutil.STATUS_ZOMBIE:
+        if command := child.cmdline():
+            return "engine.text.worker" in command
+    return False
 
 
 @pytest.fixture(scope="module")
