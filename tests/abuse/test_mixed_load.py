@@ -27,6 +27,7 @@ BEFORE_SECONDS = 3.0
 # A third of the time, and not more than this, is there to reach what is held from then on: workers,
 # caches, and the memory of the largest requests, which the allocator keeps.
 WARM_SECONDS = 200.0
+PHASES = 2
 END_SECONDS = 10.0
 
 # Of small requests. One kind alone is to cost 10 times the latency at most (`benchmarks.abuse`).
@@ -97,8 +98,12 @@ def check_misuse(statuses: Misused) -> None:
     for name, found in statuses.items():
         assert found["500"] == 0, name
         assert found.total() > found["rounds"], f"{name} was never answered"
+    # The end of a phase cuts a round of each kind. In a minute, a kind that waits for a slot behind
+    # the others of its key may have no more than these.
     missed = {
-        name: statuses[name] for name, status in ANSWERS.items() if not statuses[name][status]
+        name: statuses[name]
+        for name, status in ANSWERS.items()
+        if statuses[name]["rounds"] > PHASES and not statuses[name][status]
     }
     assert missed == {}
 
