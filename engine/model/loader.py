@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,13 +26,11 @@ from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import Runner
-from engine.batch.shape import ModelShape
-from engine.cache.storage import cache_shapes
 from engine.model import packed, verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE
 from engine.model.coding import Coding
-from engine.model.compact import CompactWeights, packed_saving
+from engine.model.compact import CompactWeights
 from engine.model.device import (
     free_memory,
     gpu_uuid,
@@ -44,39 +41,33 @@ from engine.model.device import (
     with_swap,
 )
 from engine.model.downloads import fetch, mark_used
-from engine.model.estimate import Numbers
 from engine.model.folder import (
     default_sampling,
     eos_token_ids,
-    max_positions,
     read_generation,
     read_vocabulary,
 )
-from engine.model.footprint import footprint_of
-from engine.model.forward import Forward, ModuleForward, pick_backend
+from engine.model.forward import Forward, ModuleForward
 from engine.model.gate import checked_forward
 from engine.model.latents import ExpansionError
 from engine.model.loss import AT_LOAD, Sample
-from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
+from engine.model.memory import MemoryNeeds, pool_bounds
 from engine.model.meter import Meter
 from engine.model.packed import MappedWeights
+from engine.model.plan import Plan
 from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward, restore_program
 from engine.model.program.origins import Origins
-from engine.model.program.quantize import check_device
 from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import MismatchError, Wrong
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.size_text import show_bytes
-from engine.model.sizes import check_elements
 from engine.model.source import Source, name_of
 from engine.model.starting import measured, starting_knobs
-from engine.model.stored import StoredWeight
 from engine.model.text_part import without
-from engine.model.trace import TracedModel, trace
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights, open_weights
 from engine.native import kernels
@@ -92,9 +83,6 @@ logger = logging.getLogger(__name__)
 
 # Whether the previous loading failed.
 _has_failed = threading.Event()
-
-# Positions of a model without attention, which has no limit.
-_UNLIMITED = 1 << 20
 
 
 def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
@@ -155,20 +143,36 @@ def _load_entry(
             found = _find_forward(plan, sample, encoder, progress)
             started = _start(found, progress)
     mark_used(entry)
-    model = _describe(found, started, chat, encoder, grammars.result())
+    stop = _begin(found.later)
+    model = _describe(found, started, chat, encoder, grammars.result(), stop)
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
-    threading.Thread(
-        target=_finish, args=(grammars.result(), found.finish), name="engine-loaded"
-    ).start()
+    threading.Thread(target=grammars.result().prepare, name="engine-grammars").start()
     return model
 
 
-def _finish(grammars: Grammars, finish: Callable[[], None]) -> None:
-    """Do the work that loading does not wait for."""
-    grammars.prepare()
-    finish()
+def _begin(later: _Later | None) -> Callable[[], None]:
+    """Begin the work for packed weights in a thread.
+
+    Returns:
+        a function that ends the work, and waits until nothing of the weights is held.
+    """
+    if later is None:
+        return lambda: None
+    is_closed = threading.Event()
+
+    def is_wanted() -> bool:
+        return not is_closed.is_set() and threading.main_thread().is_alive()
+
+    thread = threading.Thread(target=later, args=(is_wanted,), name="engine-packed")
+    thread.start()
+
+    def stop() -> None:
+        is_closed.set()
+        thread.join()
+
+    return stop
 
 
 def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:
@@ -198,168 +202,6 @@ class ModelRunner(Runner, Protocol):
     def close(self) -> None:
         """Free the model and the pool; the runner cannot be used again."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A model as traced without its weights, and the memory for it.
-
-    Attributes:
-        dtype: the type of the weights in memory.
-        latents: whether layers that cache latents store those.
-        traced: its shape has the bytes that packed weights save once these are loaded.
-        weights: the stored weights by the model's names.
-        free: available bytes of the device.
-        backend: the backend of attention.
-        stays_packed: whether weights stay as they are stored, if kernels can multiply them so.
-        envelope: what the memory is planned for.
-    """
-
-    source: Source
-    dtype: torch.dtype
-    latents: bool
-    traced: TracedModel
-    weights: tuple[StoredWeight, ...]
-    free: int
-    backend: str
-    stays_packed: bool
-    envelope: EngineConfig
-
-    @classmethod
-    def make(cls, source: Source, *, latents: bool = True) -> Plan:
-        """Trace a model, and plan its memory.
-
-        Raises:
-            ModelError, InvalidConfigError: see `engine.serving.loading.ModelLoader`.
-        """
-        config_file, is_packed = source.folder / CONFIG_FILE, source.method is not None
-        traced = _trace(source, source.dtype, latents=latents)
-        check_elements(traced.num_elements, source.checkpoint, config_file, is_packed)
-        smallest = EngineConfig(
-            num_blocks=1,
-            max_model_len=1,
-            dtype=name_of(source.dtype),
-            device=str(source.device),
-            quantize=source.quantize,
-        )
-        weights, free = source.weights(), free_memory(source.device)
-        check_device(smallest, traced.shape)
-        backend = pick_backend(*cache_shapes(smallest, traced.shape))
-        stays_packed = backend == "cpu" and source.quantize == "none"
-        plan = cls(
-            source,
-            source.dtype,
-            latents,
-            traced,
-            weights,
-            free,
-            backend,
-            stays_packed,
-            smallest,
-        )
-        return replace(plan, envelope=plan.size(backend))
-
-    def by_torch(self) -> Plan:
-        """The plan of the model as torch alone computes it."""
-        source, dtype, traced = self.source, self.dtype, self.traced
-        is_asked = source.request.dtype not in (None, "auto")
-        if not is_asked and loading_dtype(dtype, source.device) != dtype:
-            # torch would take seconds for a token.
-            dtype = loading_dtype(dtype, source.device)
-            traced = _trace(source, dtype, latents=self.latents)
-        plan = replace(
-            self,
-            dtype=dtype,
-            traced=traced,
-            free=free_memory(source.device),
-            backend="torch",
-            stays_packed=False,
-        )
-        return replace(plan, envelope=plan.size("torch"))
-
-    def settled(self, saved_bytes: int) -> Plan:
-        """The plan of the loaded model, whose packed weights save some bytes."""
-        shape = replace(self.shape, saved_bytes=saved_bytes)
-        return replace(self, traced=replace(self.traced, shape=shape))
-
-    def size(self, backend: str) -> EngineConfig:
-        """The envelope that fits into the memory with the footprint of a backend."""
-        source = self.source
-        return plan_memory(
-            source.request,
-            self.needs,
-            footprint_of(backend, source.device),
-            device=str(source.device),
-            dtype=name_of(self.dtype),
-            quantize=source.quantize,
-            free=self.free,
-            share=source.share,
-            host_free=free_memory(torch.device("cpu")),
-        )
-
-    @property
-    def shape(self) -> ModelShape:
-        """The model's dimensions."""
-        return self.traced.shape
-
-    @property
-    def needs(self) -> MemoryNeeds:
-        """The model's needs of device memory."""
-        source, shape = self.source, self.shape
-        positions = max_positions(source.config, source.folder) if shape.num_layers else _UNLIMITED
-        return MemoryNeeds(
-            name=source.entry.name,
-            shape=shape,
-            weight_bytes=self._weight_bytes,
-            loading_bytes=self._loading_bytes,
-            saved_bytes=self._saved_bytes,
-            num_layers=self.traced.num_layers,
-            layer_width=self.traced.layer_width,
-            layer_experts=self.traced.layer_experts,
-            max_positions=positions,
-            context_length=source.entry.context_length,
-        )
-
-    @property
-    def _weight_bytes(self) -> int:
-        """Bytes of all weights in memory, where some stored ones may have no place."""
-        held = self.traced.num_elements * self.dtype.itemsize
-        if self.source.method is not None:
-            return held
-        return min(self.source.checkpoint.num_bytes_as(self.dtype.itemsize), held)
-
-    @property
-    def _loading_bytes(self) -> int:
-        """Bytes of all weights during loading. Those that stay packed are never all unpacked at
-        once.
-        """
-        if not self.stays_packed:
-            return self._weight_bytes
-        packed = [one for one in self.weights if one.kind]
-        numbers = self.traced.num_elements - sum(math.prod(one.shape) for one in packed)
-        return max(numbers, 0) * self.dtype.itemsize + sum(one.num_bytes for one in packed)
-
-    @property
-    def _saved_bytes(self) -> int:
-        """Bytes saved by quantization: an estimate before it, exact afterwards."""
-        if self.shape.saved_bytes:
-            return self.shape.saved_bytes
-        if self.source.quantize == "none":
-            stored = ((one.kind, one.shape) for one in self.weights if self.stays_packed)
-            return packed_saving(stored, self.dtype.itemsize)
-        numbers = Numbers(self.traced.num_multiplied, self.traced.num_head)
-        return numbers.saved(self.source.quantize, self.dtype.itemsize)
-
-
-def _trace(source: Source, dtype: torch.dtype, *, latents: bool) -> TracedModel:
-    """As `engine.model.trace.trace`, once for a configuration and a build."""
-
-    def make() -> dict[str, Any]:
-        return trace(source.model_class, source.part, dtype, latents=latents).to_json()
-
-    config = source.part.to_json_string()
-    facts = "trace", source.model_class.__name__, config, name_of(dtype), latents
-    return TracedModel.from_json(verdicts.recall(facts, make))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +235,10 @@ class _Chat:
         return Grammars(encoder, self.vocabulary.special, ends, vocab_size)
 
 
+# It gets a function that says whether the work is still wanted.
+_Later = Callable[[Callable[[], bool]], None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A model's forward pass, tested.
@@ -401,23 +247,14 @@ class _Found:
         plan: settled.
         envelope: what the forward pass serves.
         coding: how its weights are coded.
-        later: work for its packed weights once the model serves. It gets a function that says
-            whether the model is still open.
-        is_closed: set when the model is closed.
+        later: work for its packed weights once the model serves; None if there is none.
     """
 
     plan: Plan
     forward: Forward
     envelope: EngineConfig
     coding: Coding
-    later: Callable[[Callable[[], bool]], None] = lambda is_open: None
-    is_closed: threading.Event = field(default_factory=threading.Event)
-
-    def finish(self) -> None:
-        """Do the work for its packed weights; blocks. It ends early if the model is closed or the
-        program ends.
-        """
-        self.later(lambda: not self.is_closed.is_set() and threading.main_thread().is_alive())
+    later: _Later | None = None
 
 
 def _find_forward(plan: Plan, sample: Sample, encoder: Encoder, progress: Progress) -> _Found:
@@ -728,8 +565,13 @@ def _describe(
     chat: _Chat,
     encoder: EncoderPool,
     grammars: Grammars,
+    stop: Callable[[], None],
 ) -> LoadedModel:
-    """Describe the loaded model for the host."""
+    """Describe the loaded model for the host.
+
+    Args:
+        stop: see `_begin`.
+    """
     source, shape, coding = found.plan.source, found.plan.shape, found.coding
     envelope, runner = started.envelope, started.runner
     card = shape.card(
@@ -786,7 +628,7 @@ def _describe(
         knob_notes=start.notes,
         eos_token_ids=grammars.ends,
         swap_rate=runner.swap_rate,
-        close=_closer(runner, encoder, found.is_closed),
+        close=_closer(runner, encoder, stop),
     )
 
 
@@ -840,10 +682,10 @@ def _quiet() -> None:
 
 
 def _closer(
-    runner: ModelRunner, encoder: EncoderPool, closed: threading.Event
+    runner: ModelRunner, encoder: EncoderPool, stop: Callable[[], None]
 ) -> Callable[[], None]:
     def close() -> None:
-        closed.set()
+        stop()
         encoder.close()
         runner.close()
         gc.collect()  # as in `load_entry`

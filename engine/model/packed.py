@@ -191,7 +191,6 @@ def keep(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bo
         is_wanted: called before each piece; if it returns False, nothing is stored.
     """
     folder, build = path.parent.parent, verdicts.build()
-    partial = path.with_suffix(f".{os.getpid()}")
     whole = [None if one is None else _whole(one) for one in pieces]
     sizes = [None if one is None else len(one) for one in pieces]
     sums = [0 if one is None else _sum(one) for one in whole]
@@ -199,24 +198,20 @@ def keep(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bo
     heading += b" " * (-(len(heading) + 1) % _PAGE) + b"\n"
     total = len(heading) + sum(len(one) for one in whole if one is not None)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_others(folder, build)
-        if total > min(_MOST_BYTES, shutil.disk_usage(folder).free * _MOST_OF_FREE):
-            return
-        with partial.open("wb") as stream:
-            stream.write(heading)
-            for one in whole:
-                if not is_wanted():
-                    return
-                if one is not None:
-                    stream.write(one.data)
-        partial.replace(path)
-        verdicts.make_room(path, folder, _MOST_BYTES)
+        with verdicts.storing(path, folder, _MOST_BYTES) as partial:
+            _remove_others(folder, build)
+            if total > min(_MOST_BYTES, shutil.disk_usage(folder).free * _MOST_OF_FREE):
+                return
+            with partial.open("wb") as stream:
+                stream.write(heading)
+                for one in whole:
+                    if not is_wanted():
+                        partial.unlink()
+                        return
+                    if one is not None:
+                        stream.write(one.data)
     except OSError as error:
         logger.warning("packed weights cannot be kept: %s", error)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _refuse(path: Path, reason: object) -> None:

@@ -29,7 +29,7 @@ from engine.model.text_part import language_part, text_config
 from engine.text.pool import EncoderPool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """The files of a model, and the choices that need no more than these.
 
@@ -109,21 +109,21 @@ class Source:
             with blaming(f"the tokenizer in {path} is broken"):
                 tokenizer = recipe.decoder()
         return cls(
-            request,
-            entry,
-            folder,
-            gguf,
-            stated,
-            checkpoint,
-            method,
-            quantize,
-            device,
-            dtype,
-            key,
-            config,
-            model_class,
-            part,
-            tokenizer,
+            request=request,
+            entry=entry,
+            folder=folder,
+            gguf=gguf,
+            stated=stated,
+            checkpoint=checkpoint,
+            method=method,
+            quantize=quantize,
+            device=device,
+            dtype=dtype,
+            key=key,
+            config=config,
+            model_class=model_class,
+            part=part,
+            tokenizer=tokenizer,
         )
 
     @property

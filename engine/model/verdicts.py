@@ -13,7 +13,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,15 +112,10 @@ def keep(key: str, verdict: Verdict) -> None:
         "layout": None if graph is None else graph.layout,
         "digest": _digest(tensors),
     }
-    partial = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial, {"verdict": json.dumps(stated)})
-        partial.replace(file)
-        make_room(file, file.parent, _MOST_BYTES)
+        with storing(file, file.parent, _MOST_BYTES) as partial:
+            save_file(tensors, partial, {"verdict": json.dumps(stated)})
     except (OSError, SafetensorError) as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         logger.warning("the verdict on a model cannot be kept: %s", error)
 
 
@@ -142,21 +138,39 @@ def recall(facts: tuple[object, ...], make: Callable[[], JsonT]) -> JsonT:
         pass  # It is made, and stored in its place.
     found = make()
     content = json.dumps(found)
-    partial = path.with_suffix(f".{os.getpid()}")
+    stated = hashlib.sha256(content.encode()).hexdigest()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stated = hashlib.sha256(content.encode()).hexdigest()
-        partial.write_text(f"{content}\n{stated}", encoding="utf-8")
-        partial.replace(path)
-        make_room(path, path.parent, _MOST_FINDINGS)
+        with storing(path, path.parent, _MOST_FINDINGS) as partial:
+            partial.write_text(f"{content}\n{stated}", encoding="utf-8")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         logger.warning("a finding on a model cannot be kept: %s", error)
     return found
 
 
-def make_room(file: Path, folder: Path, most: int) -> None:
+@contextmanager
+def storing(file: Path, folder: Path, most: int) -> Iterator[Path]:
+    """The path of a file to write, which becomes `file` at the end of the context. If it was not
+    written, or the context raises, nothing remains.
+
+    Args:
+        folder: the oldest files below it are removed until all have at most `most` bytes.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    partial = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        if partial.exists():
+            partial.replace(file)
+            _make_room(file, folder, most)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _make_room(file: Path, folder: Path, most: int) -> None:
     """Remove the oldest files of a folder, except one, until all have at most `most` bytes."""
     every = (one for one in folder.rglob("*") if one.is_file() and one != file)
     stats = {one: one.stat() for one in every}

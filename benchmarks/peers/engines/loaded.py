@@ -101,7 +101,7 @@ class Loaded(Batchdeck):
         A program that serves for some seconds has kept its packed weights by then.
         """
         for thread in threading.enumerate():
-            if thread.name == "engine-loaded":
+            if thread.name == "engine-packed":
                 thread.join()
         self._close()
 

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from engine.api.errors import ModelError
-from engine.model import loader
+from engine.model import loader, plan
 from engine.model.program.verify import MismatchError
 from tests.support.loading import Recorded, load, refusal, weights_of
 from tests.support.zoo import MAX_LEN
@@ -46,7 +46,7 @@ def test_a_model_that_was_refused_is_gone_when_the_next_one_is_measured(
     with monkeypatch.context() as patched:
         patched.setattr(loader, "checked_forward", refuse)
         refusal(folder)
-    monkeypatch.setattr(loader, "free_memory", free_memory)
+    monkeypatch.setattr(plan, "free_memory", free_memory)
     gc.disable()  # in a cycle, the refused model would stay until the collector happens to run
     try:
         load(folder).close()
@@ -84,7 +84,7 @@ def test_a_model_spent_on_kernels_that_are_wrong_is_gone_when_torch_gets_another
 def test_no_byte_of_weights_is_read_before_a_refusal(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "free_memory", lambda device: 10 << 20)
+    monkeypatch.setattr(plan, "free_memory", lambda device: 10 << 20)
     progress = Recorded()
     with pytest.raises(ModelError, match=r"does not fit on cpu: weights 0\.3 MiB"):
         load(folder, progress, num_blocks=None)
@@ -101,7 +101,7 @@ class TestNativeKernels:
     def test_the_pool_takes_what_torch_would_need(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(loader, "free_memory", lambda device: self.LITTLE)
+        monkeypatch.setattr(plan, "free_memory", lambda device: self.LITTLE)
         loaded = load(folder, num_blocks=None)
         assert loaded.card.attention.startswith("cpu")
         assert loaded.config.num_slots == 4 * MAX_LEN
@@ -126,7 +126,7 @@ class TestNativeKernels:
             return free
 
         monkeypatch.setattr(loader, "checked_forward", check)
-        monkeypatch.setattr(loader, "free_memory", free_memory)
+        monkeypatch.setattr(plan, "free_memory", free_memory)
         assert "does not fit on cpu" in refusal(folder, num_blocks=None).message
         assert given_up.pop()() is None
 

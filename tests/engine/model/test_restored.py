@@ -30,6 +30,8 @@ from tests.support.zoo import SERVED
 native = kernels_or_skip()
 pytestmark = pytest.mark.usefixtures("encodes_here", "short_scripts")
 
+THREAD = threading.Thread
+
 # Experts that transformers merges from a weight for each are no stored weights.
 MERGED = {"mixtral", "qwen3_moe"}
 
@@ -46,14 +48,13 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def storing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed weights are stored by the time that `load` returns."""
 
-    class Now(threading.Thread):
+    class Now(THREAD):
         def start(self) -> None:
-            if self.name == "engine-loaded":
-                self.run()
-            else:
-                super().start()
+            super().start()
+            if self.name == "engine-packed":
+                self.join()
 
-    monkeypatch.setattr(loader.threading, "Thread", Now)
+    monkeypatch.setattr(threading, "Thread", Now)
 
 
 @pytest.fixture
@@ -330,6 +331,26 @@ def test_a_model_that_is_closed_stores_nothing(tmp_path: Path) -> None:
     assert list(file.parent.iterdir()) == []
     packed.keep(file, pieces, lambda: True)
     assert packed.find(file) is not None
+
+
+def test_closing_a_model_waits_until_nothing_of_its_weights_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = False
+
+    def keep(path: Path, pieces: Any, is_wanted: Callable[[], bool]) -> None:
+        nonlocal ended
+        while is_wanted():
+            pass
+        ended = True
+
+    monkeypatch.setattr(threading, "Thread", THREAD)
+    monkeypatch.setattr(packed, "keep", keep)
+    save_checkpoint(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert not ended
+    loaded.close()
+    assert ended
 
 
 def test_files_that_no_program_finishes_are_removed(tmp_path: Path) -> None:

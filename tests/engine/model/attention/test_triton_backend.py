@@ -14,7 +14,7 @@ from engine.api.errors import ModelError
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.cache.storage import CacheShape
-from engine.model import loader
+from engine.model import plan
 from engine.model.attention import triton_backend
 from engine.model.attention.triton_backend import TritonAttention
 from engine.model.forward import pick_backend
@@ -75,7 +75,7 @@ def test_an_installation_without_triton_is_said(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_model_is_loaded_onto_them(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
     loaded = load(saved)
     assert loaded.card.attention == "triton"
     assert loaded.runner.depth == 2
@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_read_is_computed_module_by_module(
     def unreadable(*_: Any, **__: Any) -> None:
         raise UnreadableError("it is a test")
 
-    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
     monkeypatch.setattr("engine.model.gpu.forward.find_graph", unreadable)
     loaded = load(saved)
     assert loaded.card.attention == "triton"
@@ -102,7 +102,7 @@ def test_torch_is_used_where_they_cannot_be_run(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no kernel image is available for execution on the device")
 
-    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
     monkeypatch.setattr(program, "paged_attention", fail)
     loaded = load(saved)
     assert loaded.card.attention == "torch"
@@ -118,7 +118,7 @@ def test_torch_chooses_tokens_where_sampling_cannot_be_run(
         def __getitem__(self, grid: object) -> Any:
             raise RuntimeError("PassManager::run failed")
 
-    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
     monkeypatch.setattr(sampler, name, Kernel())
     loaded = load(saved)
     assert loaded.card.attention == "triton"
@@ -127,8 +127,8 @@ def test_torch_chooses_tokens_where_sampling_cannot_be_run(
     assert caplog.text.count(said) == 1
     assert "PassManager::run failed" in caplog.text
     new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
-    plan = StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(new,))
-    result = loaded.runner.result(loaded.runner.submit(plan))
+    one = StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(new,))
+    result = loaded.runner.result(loaded.runner.submit(one))
     assert result.token_ids[0] >= 0
     loaded.close()
 
@@ -142,7 +142,7 @@ def test_torch_is_used_where_they_compute_something_else(
         attend(output, *arguments, **named)
         output.mul_(2)
 
-    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
     monkeypatch.setattr(program, "paged_attention", wrong)
     loaded = load(saved)
     assert loaded.card.attention == "torch"

@@ -20,7 +20,7 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.cache.storage import TokenStorage, UnitStorage
 from engine.core.core import EngineCore
-from engine.model import gate, loader
+from engine.model import gate, loader, plan
 from engine.model.forward import make_forward
 from engine.model.gate import checked_forward
 from engine.model.latents import take_expansions
@@ -235,15 +235,15 @@ def test_the_pool_is_planned_anew_beside_what_torch_keeps(
     model = save_checkpoint(tmp_path, "llama", tie_word_embeddings=True)
     table = model.get_input_embeddings().weight.nbytes
     perturb(monkeypatch, "embed")
-    plan = loader.plan_memory
+    make = plan.plan_memory
     served_bytes: list[int] = []
 
     def planned(request: Any, needs: Any, *rest: Any, **others: Any) -> EngineConfig:
         served_bytes.append(needs.served_bytes)
-        found = plan(request, needs, *rest, **others)
+        found = make(request, needs, *rest, **others)
         return replace(found, num_blocks=20) if len(served_bytes) > 1 else found
 
-    monkeypatch.setattr(loader, "plan_memory", planned)
+    monkeypatch.setattr(plan, "plan_memory", planned)
     loaded = load(tmp_path)
     first, last = served_bytes
     assert last == first + table

@@ -259,7 +259,7 @@ class Asking(nn.Module):
         return result
 
 
-class Told(Mixing):
+class Payload(Mixing):
     """Is given a tensor by name, and something that is none."""
 
     def forward(self, share: float, *, x: Tensor | None = None, **others: str) -> Tensor:
@@ -271,7 +271,7 @@ class Told(Mixing):
 class Telling(Asking):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__(inner)
-        self.asked = Told(inner)
+        self.asked = Payload(inner)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.asked(0.5, x=x, also="this")
@@ -280,7 +280,7 @@ class Telling(Asking):
 
 def test_a_module_is_given_what_it_was_given_beside_its_tensor() -> None:
     graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Telling))
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Told}
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Payload}
     agree(graph, recorded)
 
 

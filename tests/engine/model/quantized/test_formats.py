@@ -22,7 +22,7 @@ from engine.api.client import ChatMessage, Submission
 from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.core.core import EngineCore
-from engine.model import loader
+from engine.model import plan
 from engine.model.checkpoint import open_checkpoint
 from engine.model.size_text import show_bytes
 from engine.serving.loading import LoadedModel
@@ -235,5 +235,5 @@ def test_the_log_and_the_plan_tell_what_the_weights_become(
     assert counted[-1] == (counted[-1][1], counted[-1][1])
     assert {of for _, of in counted} == {counted[0][1]}
     loaded.close()
-    monkeypatch.setattr(loader, "free_memory", lambda device: 1 << 19)
+    monkeypatch.setattr(plan, "free_memory", lambda device: 1 << 19)
     assert f"weights {becomes}" in refusal(tmp_path).message
