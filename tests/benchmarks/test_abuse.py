@@ -11,12 +11,12 @@ import pytest
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.protocol.messages import MessagesRequest
+from app.gateway.http.protocol.payload import Payload, read
 from app.gateway.http.protocol.responses import ResponsesRequest
 from app.gateway.http.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from app.gateway.http.protocol.told import Told, read
 from benchmarks.abuse import CHAT, DETOKENIZE, MESSAGES, RESPONSES, TEXT, TOKENIZE, cases
 
-KINDS: Mapping[str, type[Told]] = {
+KINDS: Mapping[str, type[Payload]] = {
     CHAT: ChatCompletionRequest,
     TEXT: CompletionRequest,
     RESPONSES: ResponsesRequest,
@@ -34,7 +34,7 @@ SMALL = {
 SHARED = set(CompletionRequest.model_fields) & set(ChatCompletionRequest.model_fields)
 
 
-def sized(kind: type[Told]) -> set[str]:
+def sized(kind: type[Payload]) -> set[str]:
     """The fields that may be as large as a list, a map or a text is."""
     told = kind.model_json_schema()
 

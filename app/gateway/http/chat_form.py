@@ -113,7 +113,7 @@ class ChatForm(OpenAiForm):
         before = f'{{"index":{choice},"delta":{{{part}}},"logprobs":'
         after = f',"finish_reason":{why}}}'
         if logprobs:
-            told = {"content": map(token_bytes, logprobs)}
-            yield from self._chunk_with(before, told, after)
+            payload = {"content": map(token_bytes, logprobs)}
+            yield from self._chunk_with(before, payload, after)
         else:
             yield self._chunk(f"{before}null{after}")

@@ -71,8 +71,8 @@ class CompletionForm(OpenAiForm):
         before = f'{{"index":{choice},"text":{quoted(text)},"logprobs":'
         after = f',"finish_reason":{reason}}}'
         if prompt or delta.logprobs:
-            told = self._logprobs(choice, prompt, delta.logprobs)
-            yield from self._chunk_with(before, told, after)
+            payload = self._logprobs(choice, prompt, delta.logprobs)
+            yield from self._chunk_with(before, payload, after)
         else:
             yield self._chunk(f"{before}null{after}")
 
@@ -80,7 +80,7 @@ class CompletionForm(OpenAiForm):
         assert reply.finish is not None
         asks = self._asked.logprobs is not None
         logprobs = self._logprobs(choice, self._prompt(choice), reply.logprobs) if asks else None
-        told: dict[str, object] = {
+        payload: dict[str, object] = {
             "index": choice,
             "text": f"{self._echo(choice)}{reply.thinking}{reply.text}",
             "logprobs": logprobs,
@@ -88,8 +88,8 @@ class CompletionForm(OpenAiForm):
         }
         if (number := self._asked.prompt_logprobs) is not None:
             prompt = self._replies[self._first(choice)].prompt
-            told["prompt_logprobs"] = prompt_logprobs(prompt, number)
-        return told
+            payload["prompt_logprobs"] = prompt_logprobs(prompt, number)
+        return payload
 
     def _first(self, choice: int) -> int:
         """The first reply to the same prompt."""
@@ -115,27 +115,27 @@ class CompletionForm(OpenAiForm):
             # Tokens that the tokenizer puts before a text are not part of it.
             echo = len(self._echo(choice))
             places.at = echo - len(_text(prompt))
-        told: list[_Told] = []
+        placed: list[_Placed] = []
 
         def texts() -> Iterator[str]:
             for one in prompt:
-                told.append(places.told(one.token_id, one.utf8, one.logprob, one.top[:number]))
-                yield told[-1].text
+                placed.append(places.place(one.token_id, one.utf8, one.logprob, one.top[:number]))
+                yield placed[-1].text
             if prompt:
                 places.at = echo
             for out in output:
-                told.append(places.told(*out.chosen, out.top))
-                yield told[-1].text
+                placed.append(places.place(*out.chosen, out.top))
+                yield placed[-1].text
 
         return {
             "tokens": texts(),
-            "token_logprobs": (one.logprob for one in told),
-            "top_logprobs": (one.top for one in told),
-            "text_offset": (one.offset for one in told),
+            "token_logprobs": (one.logprob for one in placed),
+            "top_logprobs": (one.top for one in placed),
+            "text_offset": (one.offset for one in placed),
         }
 
 
-class _Told(NamedTuple):
+class _Placed(NamedTuple):
     """A token in the form of text completions."""
 
     text: str
@@ -156,14 +156,14 @@ class _Places:
         self.at = 0
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def told(
+    def place(
         self, token_id: int, utf8: bytes, logprob: float | None, top: Sequence[Candidate]
-    ) -> _Told:
+    ) -> _Placed:
         """The next token."""
         text, offset = _name(utf8), max(self.at, 0)
         self.at += len(self._utf8.decode(utf8))
         if logprob is None:
-            return _Told(text, None, None, offset)
+            return _Placed(text, None, None, offset)
         # Tokens of the same text have a key each; that of the token itself is its text.
         keys = {text: token_id}
         likeliest: dict[str, float] = {}
@@ -172,7 +172,7 @@ class _Places:
             if keys.setdefault(name, one.token_id) != one.token_id:
                 name = f"token_id:{one.token_id}"
             likeliest[name] = finite(one.logprob)
-        return _Told(text, finite(logprob), likeliest, offset)
+        return _Placed(text, finite(logprob), likeliest, offset)
 
 
 def _name(utf8: bytes) -> str:

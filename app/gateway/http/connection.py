@@ -367,7 +367,7 @@ async def _unchunked(
     known ends with its connection.
     """
 
-    async def told(message: Any) -> None:
+    async def answer(message: Any) -> None:
         if message["type"] == "http.response.start":
             if all(name.lower() != b"content-length" for name, _ in message.get("headers", ())):
                 cycle.chunked_encoding = cycle.keep_alive = False
@@ -376,7 +376,7 @@ async def _unchunked(
             cycle.expected_content_length = len(message.get("body", b""))
         await send(message)
 
-    await app(scope, receive, told)
+    await app(scope, receive, answer)
 
 
 async def _refuse(fault: Fault, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from app.gateway.faults import Fault
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.payload import Payload
 from app.gateway.http.service import Service
 from engine.api.errors import EngineError
 
@@ -41,9 +41,9 @@ class Endpoint(ABC):
         params: fields that have other names here than in other gateways' requests.
     """
 
-    kind: type[Told] | None = None
+    kind: type[Payload] | None = None
     media_type: ClassVar[str] = "application/json"
-    query: type[Told] | None = None
+    query: type[Payload] | None = None
     params: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, service: Service) -> None:
@@ -89,7 +89,7 @@ class Endpoint(ABC):
         if response is not None:
             await response(scope, receive, sent)
 
-    def told(self, fault: Fault) -> tuple[int, dict[str, object]]:
+    def payload(self, fault: Fault) -> tuple[int, dict[str, object]]:
         """Status and body of an error, which names its field as this endpoint does."""
         fault.param = self.params.get(fault.param or "", fault.param)
         return self.status(fault), self.error(fault)
@@ -98,7 +98,7 @@ class Endpoint(ABC):
         self.service.tally.refused(fault, self.service.access.asker(request.headers))
         if fault.code in _DENIED and request.client is not None:
             self.service.tally.denied(fault, request.client.host)
-        status, body = self.told(fault)
+        status, body = self.payload(fault)
         response = refusal(fault, body)
         response.status_code = status
         return response

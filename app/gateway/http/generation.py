@@ -17,7 +17,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.body import until_gone
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.exchange import Exchange
-from app.gateway.http.protocol.told import T, Told, Wanted
+from app.gateway.http.protocol.payload import Payload, T, Wanted
 from app.gateway.http.replies import PART_BYTES, compact, parts
 from app.gateway.http.service import Service
 from engine.api.client import Submission
@@ -151,7 +151,7 @@ class Generation(Endpoint, Generic[T]):
                 gone.cancel()
 
 
-def noted(asked: Told) -> dict[str, str]:
+def noted(asked: Payload) -> dict[str, str]:
     """The headers with what of a request has no effect: fields that are not known, and places of
     the form that are not followed; empty if all of it has one.
     """
@@ -166,7 +166,7 @@ def _loosened(wanted: Wanted | None) -> dict[str, str]:
 
 
 @contextmanager
-def _naming(asked: Told) -> Iterator[None]:
+def _naming(asked: Payload) -> Iterator[None]:
     """Make an error name the field of the request as that states it.
 
     Raises:
@@ -180,7 +180,7 @@ def _naming(asked: Told) -> Iterator[None]:
         raise _named(fault, asked) from None
 
 
-def _named(fault: Fault, asked: Told) -> Fault:
+def _named(fault: Fault, asked: Payload) -> Fault:
     if fault.param == "structure" and (wanted := asked.form) is not None:
         fault.param = wanted.field
         fault.message = _STRUCTURE.sub(lambda _: wanted.field, fault.message, count=1)
@@ -190,7 +190,7 @@ def _named(fault: Fault, asked: Told) -> Fault:
 
 
 async def send_whole(
-    told: dict[str, object], headers: dict[str, str], send: Send, gone: asyncio.Future[None]
+    payload: dict[str, object], headers: dict[str, str], send: Send, gone: asyncio.Future[None]
 ) -> Response | None:
     """Send a whole answer. Parts of a large one are encoded off the loop.
 
@@ -200,7 +200,7 @@ async def send_whole(
     Raises:
         ClientDisconnect: the client has gone.
     """
-    made = parts(told)
+    made = parts(payload)
     part: bytes | None = next(made)
     if part is not None and len(part) < PART_BYTES:  # There is no other.
         return Response(part, headers=headers, media_type="application/json")
@@ -230,7 +230,7 @@ def _check_alternatives(submissions: Sequence[Submission], service: Service) -> 
         InvalidRequestError: they would have more than `MAX_ALTERNATIVES`.
         Fault: no model is loaded now.
     """
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     if len(submissions) == 1 or not any(
         one.sampling.get(name) is not None
         for one in submissions
@@ -242,13 +242,15 @@ def _check_alternatives(submissions: Sequence[Submission], service: Service) -> 
         stated: Mapping[str, Any] = one.sampling
         if (number := stated.get("prompt_logprobs")) is not None:
             length = min(_most_tokens(one), max_model_len)
-            told["prompt_logprobs"] = told.get("prompt_logprobs", 0) + length * (1 + int(number))
+            counts["prompt_logprobs"] = counts.get("prompt_logprobs", 0) + length * (
+                1 + int(number)
+            )
         if (number := stated.get("logprobs")) is not None:
             most = stated.get("max_tokens")
             length = max_model_len if most is None else min(int(most), max_model_len)
-            told["logprobs"] = told.get("logprobs", 0) + length * (1 + int(number))
-    if (count := sum(told.values())) > MAX_ALTERNATIVES:
-        name = max(told, key=told.__getitem__)
+            counts["logprobs"] = counts.get("logprobs", 0) + length * (1 + int(number))
+    if (count := sum(counts.values())) > MAX_ALTERNATIVES:
+        name = max(counts, key=counts.__getitem__)
         raise InvalidRequestError(
             f"{name} of {len(submissions)} replies are up to {count} log-probabilities, with those "
             f"of alternatives; at most {MAX_ALTERNATIVES} are allowed: state fewer replies, a "
@@ -280,7 +282,7 @@ async def _read(exchange: Exchange, form: Form) -> None:
 
 
 async def _stream(
-    exchange: Exchange, form: Form, headers: dict[str, str], send: Send, asked: Told
+    exchange: Exchange, form: Form, headers: dict[str, str], send: Send, asked: Payload
 ) -> None:
     """Tell replies as they come.
 

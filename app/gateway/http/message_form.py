@@ -56,12 +56,12 @@ class MessageForm(Form):
             yield from self._begin({**self._tool_use(call, number), "input": {}})
             yield self._piece("input_json_delta", "partial_json", call.arguments)
             yield from self._close()
-        told = {
+        payload = {
             "type": "message_delta",
             "delta": self._stop(finish),
             "usage": _usage(finish.usage),
         }
-        yield event(told, "message_delta")
+        yield event(payload, "message_delta")
 
     def end(self) -> Iterator[bytes]:
         yield event({"type": "message_stop"}, "message_stop")
@@ -132,19 +132,19 @@ class MessageForm(Form):
     def _begin(self, block: dict[str, object]) -> Iterator[bytes]:
         self._open = str(block["type"])
         self._index += 1
-        told = {"type": "content_block_start", "index": self._index, "content_block": block}
-        yield event(told, "content_block_start")
+        payload = {"type": "content_block_start", "index": self._index, "content_block": block}
+        yield event(payload, "content_block_start")
 
     def _piece(self, kind: str, field: str, text: str) -> bytes:
         delta = f'{{"type":"{kind}","{field}":{quoted(text)}}}'
-        told = f'{{"type":"content_block_delta","index":{self._index},"delta":{delta}}}'
-        return f"event: content_block_delta\ndata: {told}\n\n".encode()
+        payload = f'{{"type":"content_block_delta","index":{self._index},"delta":{delta}}}'
+        return f"event: content_block_delta\ndata: {payload}\n\n".encode()
 
     def _close(self) -> Iterator[bytes]:
         if self._open:
             self._open = ""
-            told = {"type": "content_block_stop", "index": self._index}
-            yield event(told, "content_block_stop")
+            payload = {"type": "content_block_stop", "index": self._index}
+            yield event(payload, "content_block_stop")
 
 
 # Blocks without their text. Thinking has no signature here.

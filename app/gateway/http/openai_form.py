@@ -72,12 +72,12 @@ class OpenAiForm(Form):
         """A chunk with one choice, which is JSON."""
         return self._head + body.encode() + self._tail
 
-    def _chunk_with(self, before: str, told: object, after: str) -> Iterator[bytes]:
+    def _chunk_with(self, before: str, payload: object, after: str) -> Iterator[bytes]:
         """A chunk with one choice whose content may be large, in parts: after a slow reader it may
         hold the log-probabilities of a whole reply.
         """
         yield self._head + before.encode()
-        yield from parts(told)
+        yield from parts(payload)
         yield after.encode() + self._tail
 
     def _usage(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ from starlette.types import Send
 from app.gateway.http.anthropic_endpoint import AnthropicEndpoint
 from app.gateway.http.connection import HEAD_BYTES
 from app.gateway.http.endpoint import Endpoint
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.payload import Payload
 from app.gateway.http.service import Service
 from app.system.versions import version
 
@@ -92,20 +92,20 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-def _kind(route: Route) -> type[Told] | None:
+def _kind(route: Route) -> type[Payload] | None:
     """The type of a route's request bodies."""
     return route.endpoint.kind if isinstance(route.endpoint, Endpoint) else None
 
 
 def _operations(route: Route) -> dict[str, Any]:
     """The operations of a route, by lower-case methods."""
-    told = (type(route.endpoint).__doc__ or "").strip().partition("\n")[0]
+    summary = (type(route.endpoint).__doc__ or "").strip().partition("\n")[0]
     is_anthropic = isinstance(route.endpoint, AnthropicEndpoint)
     error = "AnthropicError" if is_anthropic else "Error"
     refused = {"$ref": f"#/components/schemas/{error}"}
     codes = (*_REFUSALS, 529) if is_anthropic else _REFUSALS
     operation: dict[str, Any] = {
-        "summary": told,
+        "summary": summary,
         "responses": {
             "200": {"description": "what was asked"},
             **{

@@ -27,6 +27,6 @@ class Remembered(Endpoint):
             text = f"{name!r} is none of your last responses that were stored"
             raise Fault(404, text, reason="response not found")
         if request.method != "DELETE":
-            return JSONResponse(response.told)
+            return JSONResponse(response.payload)
         self._memory.forget(user, name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})

@@ -138,9 +138,9 @@ def usage_of(prompts: Sequence[Sequence[Reply]]) -> dict[str, object]:
 
 def called(call: ToolCall, request_id: str, number: int) -> dict[str, object]:
     """A call in OpenAI's form. One without an id gets one, which the tool's result refers to."""
-    told = call.in_openai_form()
-    told["id"] = call.id or f"call_{request_id}_{number}"
-    return told
+    payload = call.in_openai_form()
+    payload["id"] = call.id or f"call_{request_id}_{number}"
+    return payload
 
 
 def quoted(text: str) -> str:

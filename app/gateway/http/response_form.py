@@ -43,7 +43,7 @@ class _Item:
             return {"type": "reasoning_text", "text": self.text}
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
-    def told(self, status: _Status) -> dict[str, object]:
+    def payload(self, status: _Status) -> dict[str, object]:
         item: dict[str, object] = {"id": self.id, "type": self.kind, "status": status}
         if self.call is not None:
             call = {"call_id": self.call.id, "name": self.call.name, "arguments": self.text}
@@ -135,7 +135,7 @@ class ResponseForm(Form):
         # These ids are those of all calls in the model's own format, as it wrote them.
         written = () if finish.tool_use is None else finish.tool_use.calls
         response = RememberedResponse(
-            told=self._told,
+            payload=self._told,
             instructions=asked.instructions or "",
             messages=(*messages, said),
             context=finish.context if len(calls) == len(written) else None,
@@ -159,7 +159,7 @@ class ResponseForm(Form):
         self._items.append(_Item(kind, name, call=call))
         self._is_open = True
         item = self._items[-1]
-        self._tell("response.output_item.added", **self._at, item=item.told("in_progress"))
+        self._tell("response.output_item.added", **self._at, item=item.payload("in_progress"))
         if call is None:
             place = self._at | {"item_id": name, "content_index": 0}
             self._tell("response.content_part.added", **place, part=item.part())
@@ -182,7 +182,7 @@ class ResponseForm(Form):
             self._tell(f"{_TEXT[item.kind]}.done", **place, text=item.text)
             place.pop("logprobs", None)
             self._tell("response.content_part.done", **place, part=item.part())
-        self._tell("response.output_item.done", **self._at, item=item.told(status))
+        self._tell("response.output_item.done", **self._at, item=item.payload(status))
 
     @property
     def _at(self) -> dict[str, object]:
@@ -198,8 +198,8 @@ class ResponseForm(Form):
 
     def _tell(self, kind: str, **fields: object) -> None:
         if self._asked.stream:
-            told = {"type": kind, "sequence_number": self._number, **fields}
-            self._events.append(event(told, kind))
+            payload = {"type": kind, "sequence_number": self._number, **fields}
+            self._events.append(event(payload, kind))
             self._number += 1
 
     def _take_events(self) -> list[bytes]:
@@ -210,7 +210,7 @@ class ResponseForm(Form):
         """The response so far."""
         asked = self._asked
         items = self._items[:-1] if self._is_open else self._items
-        output = [one.told("completed") for one in items]
+        output = [one.payload("completed") for one in items]
         if output and status == "incomplete":
             output[-1]["status"] = "incomplete"
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
@@ -249,8 +249,12 @@ _TEXT = {
 
 
 def _format(asked: ResponsesRequest) -> object:
-    told = None if asked.text is None else asked.text.format
-    return {"type": "text"} if told is None else told.model_dump(by_alias=True, exclude_none=True)
+    payload = None if asked.text is None else asked.text.format
+    return (
+        {"type": "text"}
+        if payload is None
+        else payload.model_dump(by_alias=True, exclude_none=True)
+    )
 
 
 def _choice(asked: ResponsesRequest) -> object:

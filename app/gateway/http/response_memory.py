@@ -27,7 +27,7 @@ class RememberedResponse:
         context: token ids of instructions and messages; None if not known.
     """
 
-    told: Mapping[str, object]
+    payload: Mapping[str, object]
     instructions: str
     messages: tuple[ChatMessage, ...]
     context: Context | None
@@ -75,4 +75,4 @@ def _num_bytes(response: RememberedResponse) -> int:
         for one in response.messages
         for text in (one.content, one.thinking, *(call.arguments for call in one.tool_calls))
     )
-    return texts + len(compact(response.told)) + _ID_BYTES * ids
+    return texts + len(compact(response.payload)) + _ID_BYTES * ids

@@ -33,7 +33,7 @@ class Tokenize(Endpoint):
             token_strs = None
             if asked.return_token_strs:
                 token_strs = await service.promised(request, service.client.spell(tokens))
-            told: dict[str, object] = {
+            payload: dict[str, object] = {
                 "count": len(tokens),
                 "max_model_len": service.max_model_len,
                 "tokens": tokens,
@@ -42,7 +42,7 @@ class Tokenize(Endpoint):
             # 4 MB of text may be as many tokens.
             gone = asyncio.create_task(until_gone(request))
             try:
-                return await send_whole(told, asked.ignored_header, send, gone)
+                return await send_whole(payload, asked.ignored_header, send, gone)
             finally:
                 gone.cancel()
 

@@ -12,8 +12,8 @@ from app.gateway.faults import Fault
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.protocol.messages import MessagesRequest
+from app.gateway.http.protocol.payload import Payload, read
 from app.gateway.http.protocol.responses import ResponsesRequest
-from app.gateway.http.protocol.told import Told, read
 from app.gateway.mqtt.protocol.parsing import parse_request
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from engine.api.errors import EngineError
@@ -66,7 +66,7 @@ def sampling(interface: Interface, **stated: Any) -> dict[str, Any]:
     try:
         if interface == "mqtt":
             return parse_request(payload, CALLER).sampling()
-        kind: type[Told] = MODELS[interface]  # type: ignore[assignment]
+        kind: type[Payload] = MODELS[interface]  # type: ignore[assignment]
         return read(kind, payload).sampling()  # type: ignore[attr-defined]
     except EngineError as error:
         raise Fault.of(error.info()) from None

@@ -20,7 +20,7 @@ from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.generation import Generation, noted
 from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.batch_line import BatchLine, custom_id_of
-from app.gateway.http.protocol.told import read
+from app.gateway.http.protocol.payload import read
 from app.gateway.http.replies import pieces
 from app.gateway.http.response_memory import ResponseMemory
 from app.gateway.http.responses import Responses
@@ -140,7 +140,7 @@ class Answerer:
             fault = Fault(500, "the server could not handle this request", reason="our mistake")
         else:
             return await _answered(line, 200, body, None, noted(request))
-        return await _answered(line, *endpoint.told(fault), fault)
+        return await _answered(line, *endpoint.payload(fault), fault)
 
 
 def _body(asked: BatchLine) -> bytes:
@@ -159,7 +159,7 @@ async def _answered(
 ) -> Answered:
     request_id = new_request_id()
     response = {"status_code": status, "request_id": request_id, "body": body}
-    told = {
+    payload = {
         "id": f"batch_req_{request_id}",
         "custom_id": custom_id_of(line),
         "response": response | ({"headers": headers} if headers else {}),
@@ -167,4 +167,4 @@ async def _answered(
     }
     usage = {} if fault is not None else body["usage"]
     # Many log-probabilities are megabytes, so they are encoded off the loop.
-    return Answered(await asyncio.to_thread("".join, pieces(told)), usage, fault)
+    return Answered(await asyncio.to_thread("".join, pieces(payload)), usage, fault)

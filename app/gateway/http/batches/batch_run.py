@@ -296,10 +296,10 @@ def _may_pass(fault: Fault) -> bool:
 
 def _unexecuted(line: Line, code: str, message: str) -> bytes:
     """The error entry for a line that was not answered."""
-    told = {
+    payload = {
         "id": f"batch_req_{new_request_id()}",
         "custom_id": custom_id_of(line.content),
         "response": None,
         "error": {"code": code, "message": message},
     }
-    return f"{json.dumps(told, ensure_ascii=False)}\n".encode()
+    return f"{json.dumps(payload, ensure_ascii=False)}\n".encode()

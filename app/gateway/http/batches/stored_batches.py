@@ -15,7 +15,7 @@ from app.gateway.http.body import read_body
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.batch_requests import BatchQuery, BatchRequest
 from app.gateway.http.protocol.file_requests import read_texts
-from app.gateway.http.protocol.told import read
+from app.gateway.http.protocol.payload import read
 from app.gateway.http.service import Service
 from app.store.batches import OUTPUT
 from app.store.store import Store

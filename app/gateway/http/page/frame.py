@@ -59,15 +59,17 @@ class Frame:
             if self._snapshot is not None:
                 requests = [_request(one, is_operator) for one in self._snapshot.requests]
                 effect = _effect(self._snapshot.effect, is_operator)
-            told = encoded({"requests": requests, "effect": effect})[1:-1]
-            self._bodies[is_operator] = self._status_body(is_operator) + self._common + b"," + told
+            payload = encoded({"requests": requests, "effect": effect})[1:-1]
+            self._bodies[is_operator] = (
+                self._status_body(is_operator) + self._common + b"," + payload
+            )
         return self._bodies[is_operator]
 
     def knobs(self, is_operator: bool) -> bytes:
         """The state of the knobs, as JSON: the same as the answer to a control message."""
         if is_operator not in self._knobs:
-            told: Plain = {} if self._snapshot is None else knob_state(self._snapshot)
-            self._knobs[is_operator] = encoded(told if is_operator else _impersonal(told))
+            payload: Plain = {} if self._snapshot is None else knob_state(self._snapshot)
+            self._knobs[is_operator] = encoded(payload if is_operator else _impersonal(payload))
         return self._knobs[is_operator]
 
     @cached_property
@@ -82,14 +84,14 @@ class Frame:
             # Both may name files.
             model = PurePath(model).name
             detail = "" if status.phase is EnginePhase.READY else doing(status)
-        told: Plain = {
+        payload: Plain = {
             "phase": status.phase,
             "model": model,
             "detail": detail,
             "loaded_bytes": status.loaded_bytes,
             "total_bytes": status.total_bytes,
         }
-        return encoded({"status": told})[1:-1] + b","
+        return encoded({"status": payload})[1:-1] + b","
 
 
 def step_data(record: StepRecord) -> Plain:
@@ -203,7 +205,7 @@ def _goodput(good: Goodput | None) -> Plain | None:
 
 def _request(view: RequestView, tells_all: bool) -> Plain:
     """One request. The user, and all that users wrote, is for operators."""
-    told: Plain = {
+    payload: Plain = {
         "ordinal": view.ordinal,
         "state": view.state,
         "prefilling": view.prefilling,
@@ -225,14 +227,14 @@ def _request(view: RequestView, tells_all: bool) -> Plain:
         "finish_reason": view.finish_reason,
     }
     if tells_all:
-        told |= {
+        payload |= {
             "id": view.request_id,
             "user": view.origin.user,
             "source": view.origin.source,
             "title": view.origin.title,
             "error": view.error,
         }
-    return told
+    return payload
 
 
 def _effect(effect: Effect | None, tells_all: bool) -> Plain | None:
@@ -274,13 +276,13 @@ def _reason(wait: Wait | None, tells_all: bool) -> str:
     return in_words(wait)
 
 
-def _impersonal(told: Mapping[str, Any]) -> Plain:
+def _impersonal(payload: Mapping[str, Any]) -> Plain:
     """The state of the knobs, without user names."""
-    if not told:
+    if not payload:
         return {}
     knobs = {
         name: {**knob, "requested": "", "effective": ""} if name in _PRIVATE_KNOBS else knob
-        for name, knob in told["knobs"].items()
+        for name, knob in payload["knobs"].items()
     }
     history = [
         {
@@ -288,6 +290,6 @@ def _impersonal(told: Mapping[str, Any]) -> Plain:
             "who": "",
             "changed": {k: v for k, v in change["changed"].items() if k not in _PRIVATE_KNOBS},
         }
-        for change in told["history"]
+        for change in payload["history"]
     ]
-    return {**told, "knobs": knobs, "history": history}
+    return {**payload, "knobs": knobs, "history": history}

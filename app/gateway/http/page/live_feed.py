@@ -163,10 +163,10 @@ class LiveFeed:
         steps = b",".join(
             step.data for step in self._steps if since < step.number <= frame.last_step
         )
-        told = b"{" + frame.body(is_operator) + b',"steps":[' + steps + b"]"
+        payload = b"{" + frame.body(is_operator) + b',"steps":[' + steps + b"]"
         if last is None or is_anew or last.knobs_version != frame.knobs_version:
-            told += b',"knobs":' + frame.knobs(is_operator)
-        return told + b"}"
+            payload += b',"knobs":' + frame.knobs(is_operator)
+        return payload + b"}"
 
 
 def _is_other(seen: Snapshot | None, snapshot: Snapshot | None) -> bool:

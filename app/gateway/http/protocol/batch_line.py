@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.payload import Payload
 from app.gateway.stated import MAX_TEXT, Id
 
 BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 ENDPOINTS_ALLOWED = "/v1/chat/completions, /v1/completions or /v1/responses"
 
 
-class BatchLine(Told):
+class BatchLine(Payload):
     """One request of a file.
 
     Attributes:
@@ -39,8 +39,8 @@ class BatchLine(Told):
 def custom_id_of(line: bytes) -> str | None:
     """The id of a request or of its answer; None if it has none, or one that is invalid Unicode."""
     try:
-        told = json.loads(line)
-        name = told.get("custom_id") if isinstance(told, dict) else None
+        payload = json.loads(line)
+        name = payload.get("custom_id") if isinstance(payload, dict) else None
         if isinstance(name, str):
             name.encode()
             return name

@@ -8,13 +8,13 @@ from pydantic import Field
 
 from app.gateway.http.protocol.batch_line import ENDPOINTS_ALLOWED, BatchEndpoint
 from app.gateway.http.protocol.file_requests import DAY, KEPT_SECONDS, Expiry, expiry_allowed
-from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told
+from app.gateway.http.protocol.payload import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Payload
 from app.gateway.stated import Name
 
 MAX_BATCHES = 100
 
 
-class BatchRequest(Told):
+class BatchRequest(Payload):
     """A request to answer a file of requests."""
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -44,7 +44,7 @@ class BatchRequest(Told):
         return KEPT_SECONDS if expiry is None else expiry.seconds
 
 
-class BatchQuery(Told):
+class BatchQuery(Payload):
     """The batches to list.
 
     Attributes:

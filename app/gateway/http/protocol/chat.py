@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from app.gateway.http.protocol.generating import Generating, refuse
-from app.gateway.http.protocol.told import Wanted
+from app.gateway.http.protocol.payload import Wanted
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ChosenTool, ForcedCalls
 from app.gateway.http.protocol.turns import (
     TURNS_ALLOWED,

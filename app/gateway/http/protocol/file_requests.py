@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from app.gateway.http.protocol.told import T, Told, read
+from app.gateway.http.protocol.payload import Payload, T, read
 from app.gateway.stated import Name
 
 HOUR = 3600
@@ -24,7 +24,7 @@ _EXPIRY = {
 _NUMBERS = frozenset(("limit", "seconds"))
 
 
-class Expiry(Told):
+class Expiry(Payload):
     """How long a file is kept."""
 
     anchor: Literal["created_at"]
@@ -39,7 +39,7 @@ def expiry_allowed(name: str) -> dict[str, str]:
     }
 
 
-class UploadForm(Told):
+class UploadForm(Payload):
     """A form with a file.
 
     Attributes:
@@ -63,7 +63,7 @@ class UploadForm(Told):
         return KEPT_SECONDS if self.expires_after is None else self.expires_after.seconds
 
 
-class FileQuery(Told):
+class FileQuery(Payload):
     """The files to list.
 
     Attributes:
@@ -89,17 +89,17 @@ def read_texts(kind: type[T], texts: Mapping[str, str]) -> T:
     Raises:
         Fault: 400, with one sentence that says what is wrong first.
     """
-    told: dict[str, object] = {}
+    payload: dict[str, object] = {}
     for name, text in texts.items():
         outer, bracket, inner = name.partition("[")
         value = _value(inner.rstrip("]") if bracket else name, text)
         if bracket:
-            held = told.setdefault(outer, {})
+            held = payload.setdefault(outer, {})
             if isinstance(held, dict):
                 held[inner.rstrip("]")] = value
         else:
-            told[name] = value
-    return read(kind, json.dumps(told).encode())
+            payload[name] = value
+    return read(kind, json.dumps(payload).encode())
 
 
 def _value(name: str, text: str) -> object:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from app.gateway.http.protocol.payload import Payload
 from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
-from app.gateway.http.protocol.told import Told
 from app.gateway.stated import (
     Logprobs,
     LongText,
@@ -26,7 +26,7 @@ from engine.core.admission import MAX_CACHE_SALT, MAX_PRIORITY
 MAX_CHOICES = 128
 
 
-class StreamOptions(Told):
+class StreamOptions(Payload):
     """Options of a stream.
 
     Attributes:

@@ -14,8 +14,8 @@ from app.gateway.http.protocol.blocks import (
     found_tools,
     inner_text,
 )
+from app.gateway.http.protocol.payload import Payload, Wanted
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
-from app.gateway.http.protocol.told import Told, Wanted
 from app.gateway.http.protocol.tool_choice import ForcedCalls
 from app.gateway.stated import (
     LongText,
@@ -37,7 +37,7 @@ from engine.api.tools import MAX_TOOLS
 from engine.core.admission import MAX_CACHE_SALT
 
 
-class Tool(Told):
+class Tool(Payload):
     """A tool that the client runs. Tools of Anthropic's own servers have other types.
 
     Attributes:
@@ -60,7 +60,7 @@ class Tool(Told):
         return {"type": "function", "function": function}
 
 
-class ToolChoice(Told):
+class ToolChoice(Payload):
     """Whether the model may or must call tools, and how many at once.
 
     Attributes:
@@ -72,7 +72,7 @@ class ToolChoice(Told):
     disable_parallel_tool_use: bool = False
 
 
-class Thinking(Told):
+class Thinking(Payload):
     """Whether the model thinks before it answers.
 
     Attributes:
@@ -84,7 +84,7 @@ class Thinking(Told):
     display: Literal["summarized", "omitted", "updates"] | None = None
 
 
-class Output(Told):
+class Output(Payload):
     """The wanted form of the reply.
 
     Attributes:
@@ -95,13 +95,13 @@ class Output(Told):
     format: SchemaFormat | None = None
 
 
-class Metadata(Told):
+class Metadata(Payload):
     """The client's end user; it has no effect."""
 
     user_id: LongText | None = None
 
 
-class MessageCountRequest(Told):
+class MessageCountRequest(Payload):
     """A chat whose tokens are to be counted.
 
     Attributes:
@@ -250,8 +250,8 @@ class MessagesRequest(MessageCountRequest):
             InvalidRequestError: its schema is missing, or the request also forces calls of tools.
         """
         output, forced = self.output_config, self.forced_calls()
-        told = None if output is None else output.format
-        stated = None if told is None else told.wanted_at("output_config.format")
+        payload = None if output is None else output.format
+        stated = None if payload is None else payload.wanted_at("output_config.format")
         if forced is None:
             return stated
         if self.messages[-1].role == "assistant":

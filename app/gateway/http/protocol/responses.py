@@ -8,8 +8,8 @@ from pydantic import Field
 
 from app.gateway.http.protocol.generating import refuse
 from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
+from app.gateway.http.protocol.payload import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Payload, Wanted
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
-from app.gateway.http.protocol.told import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Told, Wanted
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
 from app.gateway.http.protocol.turns import asking
 from app.gateway.stated import (
@@ -31,7 +31,7 @@ from engine.api.tools import MAX_TOOLS
 from engine.core.admission import MAX_CACHE_SALT
 
 
-class Function(Told):
+class Function(Payload):
     """A function that the client runs. Tools of OpenAI's servers have other types."""
 
     type: Literal["function"]
@@ -50,27 +50,27 @@ class Function(Told):
         return {"type": "function", "function": function}
 
 
-class NamedFunction(Told):
+class NamedFunction(Payload):
     """A function by its name."""
 
     type: Literal["function"]
     name: Name
 
 
-class Text(Told):
+class Text(Payload):
     """The wanted form of the text."""
 
     format: SchemaFormat | None = None
 
 
-class Reasoning(Told):
+class Reasoning(Payload):
     """How much the model should think; the effort is passed to the chat template."""
 
     effort: Name | None = None
 
 
 @sampled("responses")
-class ResponsesRequest(Told):
+class ResponsesRequest(Payload):
     """A request for the response to a conversation.
 
     Attributes:
@@ -176,8 +176,8 @@ class ResponsesRequest(Told):
         Raises:
             InvalidRequestError: its schema is missing, or the request also forces calls.
         """
-        told, forced = None if self.text is None else self.text.format, self.forced_calls()
-        stated = None if told is None else told.wanted_at("text.format")
+        payload, forced = None if self.text is None else self.text.format, self.forced_calls()
+        stated = None if payload is None else payload.wanted_at("text.format")
         return stated if forced is None else forced.wanted(stated)
 
     def messages(self) -> list[ChatMessage]:

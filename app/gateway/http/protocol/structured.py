@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.told import Told, Wanted
+from app.gateway.http.protocol.payload import Payload, Wanted
 from app.gateway.stated import Choices, LongText, Name, Schema, Source
 from engine.api.errors import InvalidRequestError
 from engine.structure.schemas import Loosened, loosened
@@ -38,7 +38,7 @@ def _of_schema(schema: Any, place: str, *, is_strict: bool | None = False) -> Wa
     return Wanted({"json_schema": made}, place, left_out)
 
 
-class JsonSchema(Told):
+class JsonSchema(Payload):
     """A schema with the name that OpenAI's interface requires."""
 
     schema_: Schema | bool | None = Field(default=None, alias="schema")
@@ -47,7 +47,7 @@ class JsonSchema(Told):
     description: LongText | None = None
 
 
-class ResponseFormat(Told):
+class ResponseFormat(Payload):
     """The structure in OpenAI's form."""
 
     type: Name
@@ -74,7 +74,7 @@ class ResponseFormat(Told):
         return _of_schema(self.json_schema.schema_, path, is_strict=self.json_schema.strict)
 
 
-class SchemaFormat(Told):
+class SchemaFormat(Payload):
     """The form of OpenAI's responses and Anthropic's messages: the schema is beside the type."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -102,7 +102,7 @@ class SchemaFormat(Told):
         return _of_schema(self.schema_, path, is_strict=self.strict)
 
 
-class StructuredOutputs(Told):
+class StructuredOutputs(Payload):
     """The structure in vLLM's form, with one of the fields.
 
     Attributes:
@@ -175,7 +175,7 @@ STRUCTURED_ALLOWED: dict[str, str] = {
 }
 
 
-class Structured(Told):
+class Structured(Payload):
     """The fields that state a structure; `guided_...` are those of older vLLM."""
 
     response_format: ResponseFormat | None = None
@@ -216,14 +216,14 @@ class Structured(Told):
         return next(iter(stated.values()), None)
 
 
-def _schema(told: dict[str, Any] | str | None, path: str) -> Any:
+def _schema(payload: dict[str, Any] | str | None, path: str) -> Any:
     """
     Raises:
         InvalidRequestError: a text is no JSON.
     """
-    if not isinstance(told, str):
-        return told
+    if not isinstance(payload, str):
+        return payload
     try:
-        return json.loads(told)
+        return json.loads(payload)
     except (ValueError, RecursionError):
         raise InvalidRequestError(f"{path} is no JSON; it must be a JSON schema", path) from None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from app.gateway.http.protocol.generating import refuse
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.payload import Payload
 from app.gateway.http.protocol.turns import (
     TURNS_ALLOWED,
     Turns,
@@ -22,7 +22,7 @@ from engine.api.sampling import MAX_ARGUMENT_BYTES
 from engine.api.tools import MAX_TOOLS
 
 
-class TokenizeRequest(Told):
+class TokenizeRequest(Payload):
     """A request for the token ids of a text, or of a chat rendered by the template.
 
     Attributes:
@@ -81,7 +81,7 @@ class TokenizeRequest(Told):
         return {name: value for name, value in stated.items() if value is not None}
 
 
-class DetokenizeRequest(Told):
+class DetokenizeRequest(Payload):
     """A request for the text of token ids."""
 
     ALLOWED: ClassVar[dict[str, str]] = {

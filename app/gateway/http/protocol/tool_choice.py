@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from app.gateway.http.protocol.payload import Payload, Wanted
 from app.gateway.http.protocol.structured import followed
-from app.gateway.http.protocol.told import Told, Wanted
 from app.gateway.stated import Name
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -17,11 +17,11 @@ ANY = "required"
 ALLOWED = "none, auto, required, or the function to call"
 
 
-class ChosenFunction(Told):
+class ChosenFunction(Payload):
     name: Name
 
 
-class ChosenTool(Told):
+class ChosenTool(Payload):
     """A function by its name."""
 
     type: Name = "function"
@@ -114,13 +114,14 @@ class ForcedCalls:
     def calls(self, text: str) -> tuple[ToolCall, ...]:
         """The calls of a reply; none if it was cut off before they were complete."""
         try:
-            told = json.loads(text)
+            payload = json.loads(text)
         except ValueError:
             return ()
         if self._name is not None:
-            return (ToolCall(self._name, json.dumps(told, ensure_ascii=False)),)
+            return (ToolCall(self._name, json.dumps(payload, ensure_ascii=False)),)
         return tuple(
-            ToolCall(one["name"], json.dumps(one["parameters"], ensure_ascii=False)) for one in told
+            ToolCall(one["name"], json.dumps(one["parameters"], ensure_ascii=False))
+            for one in payload
         )
 
 

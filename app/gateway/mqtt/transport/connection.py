@@ -53,7 +53,7 @@ from app.gateway.mqtt.transport.errors import (
     unreadable,
 )
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
-from app.gateway.mqtt.transport.outbox import WINDOW, Outbox, Outcome, Told, settle
+from app.gateway.mqtt.transport.outbox import WINDOW, Outbox, Outcome, Payload, settle
 from app.gateway.mqtt.transport.packets import (
     check_subscribed,
     connect_options,
@@ -213,7 +213,7 @@ class Connection:
         limit."""
         return self.max_packet is None or message.packet_bytes <= self.max_packet
 
-    def publish(self, message: Outgoing, told: Told | None = None) -> bool:
+    def publish(self, message: Outgoing, told: Payload | None = None) -> bool:
         """Put a message into the socket's queue, or into the outbox; returns whether that
         succeeded.
 

@@ -15,7 +15,7 @@ from app.gateway.mqtt.transport.connection import Connection
 from app.gateway.mqtt.transport.errors import Cause, LinkError, taken_over
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 from app.gateway.mqtt.transport.negotiation import AUTO, connect
-from app.gateway.mqtt.transport.outbox import Outcome, Told, settle
+from app.gateway.mqtt.transport.outbox import Outcome, Payload, settle
 from app.gateway.mqtt.transport.twins import TwinWatch
 
 __all__ = ["Inbound", "Link", "LinkPhase", "LinkState", "Outcome", "Outgoing"]
@@ -179,7 +179,7 @@ class Link:
         """Publish with QoS 1, and wait for the outcome."""
         if message.qos != 1:
             raise ValueError(f"only QoS 1 is acknowledged, not {message.qos}")
-        told: Told = asyncio.get_running_loop().create_future()
+        told: Payload = asyncio.get_running_loop().create_future()
         self._publish(message, told)
         return await told
 
@@ -195,7 +195,7 @@ class Link:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    def _publish(self, message: Outgoing, told: Told | None) -> bool:
+    def _publish(self, message: Outgoing, told: Payload | None) -> bool:
         connection = self._connection
         if connection is None or self._is_closed:
             settle(told, Outcome.LOST)

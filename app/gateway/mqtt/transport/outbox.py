@@ -32,7 +32,7 @@ class Outcome(Enum):
     broker may have the message."""
 
 
-Told = asyncio.Future[Outcome]
+Payload = asyncio.Future[Outcome]
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Publish:
     """
 
     message: Outgoing
-    told: Told | None
+    told: Payload | None
     written_at: float = 0.0
     number: int = 0
 
@@ -83,7 +83,7 @@ class Outbox:
         """The number of unconfirmed publishes of one flow."""
         return self._sizes[flow]
 
-    def add(self, message: Outgoing, told: Told | None) -> None:
+    def add(self, message: Outgoing, told: Payload | None) -> None:
         self._size += 1
         self._sizes[message.flow] += 1
         self._queues.setdefault(message.flow, deque()).append(_Publish(message, told))
@@ -145,7 +145,7 @@ class Outbox:
         settle(publish.told, outcome)
 
 
-def settle(told: Told | None, outcome: Outcome) -> None:
+def settle(told: Payload | None, outcome: Outcome) -> None:
     """Set the outcome, if there is still a waiter."""
     if told is not None and not told.done():
         told.set_result(outcome)

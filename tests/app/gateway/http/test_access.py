@@ -162,8 +162,8 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_what_is_reached_from_elsewhere() -> None:
-    told = {text: Address.parse(text).is_loopback for text in ("1", "localhost:1", "[::1]:1")}
-    assert set(told.values()) == {True}
+    payload = {text: Address.parse(text).is_loopback for text in ("1", "localhost:1", "[::1]:1")}
+    assert set(payload.values()) == {True}
     assert not Address.parse("0.0.0.0:1").is_loopback
 
 

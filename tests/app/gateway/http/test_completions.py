@@ -49,8 +49,10 @@ def test_each_prompt_has_its_replies(
 
 
 def test_a_stream_has_the_same_text(serving: HttpServing) -> None:
-    told = complete(serving, prompt="Once", stream=True, stream_options={"include_usage": True})
-    events = [json.loads(line[6:]) for line in told.text.splitlines() if line.startswith("data: {")]
+    payload = complete(serving, prompt="Once", stream=True, stream_options={"include_usage": True})
+    events = [
+        json.loads(line[6:]) for line in payload.text.splitlines() if line.startswith("data: {")
+    ]
     *pieces, usage = events
     assert "".join(one["choices"][0]["text"] for one in pieces) == "And then: Once"
     assert pieces[-1]["choices"][0]["finish_reason"] == "stop"

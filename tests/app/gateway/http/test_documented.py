@@ -12,12 +12,12 @@ from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.protocol.file_requests import FileQuery, UploadForm
 from app.gateway.http.protocol.messages import MessagesRequest
+from app.gateway.http.protocol.payload import Payload
 from app.gateway.http.protocol.responses import ResponsesRequest
 from app.gateway.http.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from app.gateway.http.protocol.told import Told
 
 DOCS = (Path(__file__).parents[4] / "docs" / "http.md").read_text(encoding="utf-8")
-KINDS: dict[str, tuple[type[Told], ...]] = {
+KINDS: dict[str, tuple[type[Payload], ...]] = {
     "Completions": (ChatCompletionRequest, CompletionRequest),
     "Responses": (ResponsesRequest,),
     "Messages": (MessagesRequest,),
@@ -35,26 +35,26 @@ def section(heading: str) -> str:
     return DOCS.split(f"## {heading}\n")[1].split("\n## ")[0]
 
 
-def names(kinds: tuple[type[Told], ...]) -> set[str]:
+def names(kinds: tuple[type[Payload], ...]) -> set[str]:
     return {name for kind in kinds for name in kind.model_fields}
 
 
 @pytest.mark.parametrize("heading", KINDS)
 def test_each_field_has_its_row_and_no_row_has_another(heading: str) -> None:
     rows = section(heading).split("| field |")[1].split("\n\n")[0].splitlines()
-    told = {
+    payload = {
         name.split(".")[0]
         for row in rows
         if row.startswith("| `")
         for name in re.findall(r"`([^`]+)`", row.split("|")[1])
     }
-    assert told == names(KINDS[heading])
+    assert payload == names(KINDS[heading])
 
 
 def test_each_field_of_tokens_is_told() -> None:
-    told = section("Tokens")
+    payload = section("Tokens")
     for name in names((TokenizeRequest, DetokenizeRequest)) - {"model"}:
-        assert re.search(rf"[`{{]{name}\b", told), name
+        assert re.search(rf"[`{{]{name}\b", payload), name
 
 
 def test_what_is_said_to_have_no_effect_is_not_read() -> None:

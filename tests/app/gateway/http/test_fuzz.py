@@ -120,18 +120,18 @@ def test_whatever_is_sent_has_one_answer(examples: int) -> None:
 
 
 def test_the_document_tells_of_each_address(serving: HttpServing) -> None:
-    told = serving.http.get("/openapi.json").json()
+    payload = serving.http.get("/openapi.json").json()
     for path, kind in KINDS.items():
-        body = told["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        body = payload["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         assert body["schema"] == {"$ref": f"#/components/schemas/{kind.__name__}"}
-        fields = told["components"]["schemas"][kind.__name__]["properties"]
+        fields = payload["components"]["schemas"][kind.__name__]["properties"]
         assert set(fields) == set(kind.model_fields)
-    assert "get" in told["paths"]["/v1/models/{name}"]
-    assert {*told["paths"]["/v1/files"]} == {"get", "post"}
-    assert {one["name"] for one in told["paths"]["/v1/files"]["get"]["parameters"]} == {
+    assert "get" in payload["paths"]["/v1/models/{name}"]
+    assert {*payload["paths"]["/v1/files"]} == {"get", "post"}
+    assert {one["name"] for one in payload["paths"]["/v1/files"]["get"]["parameters"]} == {
         *("after", "limit", "order", "purpose")
     }
-    form = told["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    fields = told["components"]["schemas"][form["schema"]["$ref"].rpartition("/")[2]]
+    form = payload["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    fields = payload["components"]["schemas"][form["schema"]["$ref"].rpartition("/")[2]]
     assert fields["properties"]["file"]["format"] == "binary"
     assert fields["required"] == ["file", "purpose"]

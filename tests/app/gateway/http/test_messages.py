@@ -65,9 +65,9 @@ def events(serving: HttpServing, **fields: Any) -> list[dict[str, Any]]:
     found = []
     for piece in answer.text.split("\n\n")[:-1]:
         name, data = piece.split("\n")
-        told = json.loads(data.removeprefix("data: "))
-        assert told["type"] == name.removeprefix("event: ")
-        found.append(told)
+        payload = json.loads(data.removeprefix("data: "))
+        assert payload["type"] == name.removeprefix("event: ")
+        found.append(payload)
     return found
 
 
@@ -271,9 +271,9 @@ def test_a_stream_tells_calls_as_blocks(calling: HttpServing) -> None:
         ("tool_use", {"place": "Rome"}),
     ]
     assert got.stop_reason == "tool_use"
-    told = events(calling, messages=asking, tools=TOOLS)
-    assert [one["index"] for one in told if one["type"] == "content_block_start"] == [0, 1, 2]
-    assert [one["index"] for one in told if one["type"] == "content_block_stop"] == [0, 1, 2]
+    payload = events(calling, messages=asking, tools=TOOLS)
+    assert [one["index"] for one in payload if one["type"] == "content_block_start"] == [0, 1, 2]
+    assert [one["index"] for one in payload if one["type"] == "content_block_stop"] == [0, 1, 2]
 
 
 def test_tools_may_be_called_one_by_one_or_not_at_all(calling: HttpServing) -> None:
@@ -305,13 +305,13 @@ def test_thinking_is_told_to_those_who_ask_for_it() -> None:
         thinks, does_not = {"enable_thinking": True}, {"enable_thinking": False}
         assert sampling == [thinks, None, None, thinks, thinks, does_not]
         assert serving.engine.submissions[1].messages[1] == ChatMessage("assistant", "yes", "hm")
-        told = events(serving, thinking=THINKING)
-        pieces = [one["delta"] for one in told if one["type"] == "content_block_delta"]
+        payload = events(serving, thinking=THINKING)
+        pieces = [one["delta"] for one in payload if one["type"] == "content_block_delta"]
         assert "".join(one.get("thinking", "") for one in pieces) == "hm"
         assert "".join(one.get("text", "") for one in pieces) == "yes"
         kinds = [
             (one["index"], one["content_block"]["type"])
-            for one in told
+            for one in payload
             if one["type"] == "content_block_start"
         ]
         assert kinds == [(0, "thinking"), (1, "text")]
@@ -458,10 +458,10 @@ def test_a_full_server_is_overloaded() -> None:
 def test_what_is_wrong_is_named(serving: HttpServing, fields: dict[str, Any], message: str) -> None:
     body = {"max_tokens": 9, "messages": HELLO, **fields}
     answer = serving.http.post("/v1/messages", json=body)
-    told = answer.json()
-    assert (answer.status_code, told["type"]) == (400, "error")
-    assert told["error"]["type"] == "invalid_request_error"
-    assert message in told["error"]["message"]
+    payload = answer.json()
+    assert (answer.status_code, payload["type"]) == (400, "error")
+    assert payload["error"]["type"] == "invalid_request_error"
+    assert message in payload["error"]["message"]
     assert serving.engine.submissions == []
 
 

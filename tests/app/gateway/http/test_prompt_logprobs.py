@@ -76,22 +76,22 @@ def test_openais_client_gets_those_of_a_prompt_alone(client: openai.OpenAI) -> N
     ids = tokenizer().encode(TEXT)
     expected = by_transformers(ids)
     assert (choice.text, choice.finish_reason) == (TEXT, "length")
-    told = choice.logprobs
-    assert told is not None
-    assert told.token_logprobs is not None
-    assert told.top_logprobs is not None
-    assert told.text_offset is not None
-    assert len(told.token_logprobs) == len(ids)
+    payload = choice.logprobs
+    assert payload is not None
+    assert payload.token_logprobs is not None
+    assert payload.top_logprobs is not None
+    assert payload.text_offset is not None
+    assert len(payload.token_logprobs) == len(ids)
     # Nothing comes before the first one.
-    assert told.token_logprobs[0] is told.top_logprobs[0] is None
+    assert payload.token_logprobs[0] is payload.top_logprobs[0] is None
     for place in range(1, len(ids)):
         row = expected[place - 1]
-        assert told.token_logprobs[place] == pytest.approx(float(row[ids[place]]), abs=NEAR)
-        (best,) = told.top_logprobs[place].values()
+        assert payload.token_logprobs[place] == pytest.approx(float(row[ids[place]]), abs=NEAR)
+        (best,) = payload.top_logprobs[place].values()
         assert best == pytest.approx(float(row.max()), abs=NEAR)
-        assert best >= told.token_logprobs[place]
+        assert best >= payload.token_logprobs[place]
     words = [tokenizer().decode(ids[:place]) for place in range(len(ids))]
-    assert told.text_offset == [len(text.rstrip("\ufffd")) for text in words]
+    assert payload.text_offset == [len(text.rstrip("\ufffd")) for text in words]
     assert got.usage is not None
     assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (len(ids), 0)
 
@@ -103,15 +103,15 @@ def test_the_tokens_of_the_reply_follow(client: openai.OpenAI) -> None:
     )
     assert len(got.choices) == 4
     for choice, prompt in zip(got.choices, (ids, ids, ids[:3], ids[:3]), strict=True):
-        told = choice.logprobs
-        assert told is not None
-        assert told.tokens is not None
-        assert told.text_offset is not None
-        assert len(told.tokens) == len(told.text_offset) == len(prompt) + 3
+        payload = choice.logprobs
+        assert payload is not None
+        assert payload.tokens is not None
+        assert payload.text_offset is not None
+        assert len(payload.tokens) == len(payload.text_offset) == len(prompt) + 3
         text = tokenizer().decode(prompt)
         assert choice.text.startswith(text)
-        assert told.text_offset[len(prompt)] == len(text)
-        assert "".join(told.tokens[len(prompt) :]) == choice.text[len(text) :]
+        assert payload.text_offset[len(prompt)] == len(text)
+        assert "".join(payload.tokens[len(prompt) :]) == choice.text[len(text) :]
     first, second = (choice.logprobs for choice in got.choices[:2])
     assert first is not None
     assert second is not None
@@ -130,8 +130,8 @@ def test_a_stream_has_the_same(url: str) -> None:
         "temperature": 0,
     }
     whole = post(url, "/v1/completions", **asked).json()["choices"]
-    told = post(url, "/v1/completions", **asked, stream=True).text
-    events = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: {")]
+    payload = post(url, "/v1/completions", **asked, stream=True).text
+    events = [json.loads(line[6:]) for line in payload.splitlines() if line.startswith("data: {")]
     for choice in whole:
         pieces = [
             one["choices"][0] for one in events if one["choices"][0]["index"] == choice["index"]
@@ -158,20 +158,20 @@ def test_vllms_form_has_them_by_token_id(url: str) -> None:
         max_tokens=1,
     ).json()
     for choice in got["choices"]:
-        first, *told = choice["prompt_logprobs"]
+        first, *payload = choice["prompt_logprobs"]
         assert first is None
-        assert len(told) == len(ids) - 1
-        for place, (token, found) in enumerate(zip(ids[1:], told, strict=True)):
+        assert len(payload) == len(ids) - 1
+        for place, (token, found) in enumerate(zip(ids[1:], payload, strict=True)):
             assert 2 <= len(found) <= 3
             own = found[str(token)]
             assert own["decoded_token"] == tokenizer().decode([token])
             assert own["logprob"] == pytest.approx(float(expected[place, token]), abs=NEAR)
             others = [one["rank"] for name, one in found.items() if name != str(token)]
             assert own["rank"] in (1, 2) or others == [1, 2]
-    first, *told = chat["prompt_logprobs"]
+    first, *payload = chat["prompt_logprobs"]
     assert first is None
-    assert len(told) == chat["usage"]["prompt_tokens"] - 1
-    assert all(len(found) == 1 for found in told)
+    assert len(payload) == chat["usage"]["prompt_tokens"] - 1
+    assert all(len(found) == 1 for found in payload)
     assert "prompt_logprobs" not in chat["choices"][0]
 
 

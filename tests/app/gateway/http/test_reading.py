@@ -9,12 +9,12 @@ import pytest
 from pydantic import model_validator
 
 from app.gateway.faults import Fault
-from app.gateway.http.protocol.told import Told, read
+from app.gateway.http.protocol.payload import Payload, read
 
 SEEN: list[bool] = []
 
 
-class Asked(Told):
+class Asked(Payload):
     number: int = 0
 
     @model_validator(mode="after")

@@ -54,9 +54,12 @@ def events(serving: HttpServing, asked: str, **fields: Any) -> list[dict[str, An
     found = []
     for number, piece in enumerate(answer.text.split("\n\n")[:-1]):
         name, data = piece.split("\n")
-        told = json.loads(data.removeprefix("data: "))
-        assert (told["type"], told["sequence_number"]) == (name.removeprefix("event: "), number)
-        found.append(told)
+        payload = json.loads(data.removeprefix("data: "))
+        assert (payload["type"], payload["sequence_number"]) == (
+            name.removeprefix("event: "),
+            number,
+        )
+        found.append(payload)
     return found
 
 
@@ -84,9 +87,9 @@ def test_a_stream_is_the_whole_response_in_pieces(
         serving.running(),
         client.responses.stream(model="scripted", input="hello") as stream,
     ):
-        for told in stream:
-            if told.type == "response.output_text.delta":
-                pieces.append(told.delta)
+        for payload in stream:
+            if payload.type == "response.output_text.delta":
+                pieces.append(payload.delta)
         got = stream.get_final_response()
     assert "".join(pieces) == got.output_text == "You said: hello"
     assert got.status == "completed"
@@ -97,18 +100,18 @@ def test_text_is_told_as_it_is_written(
 ) -> None:
     monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
     with create(client, stream=True) as stream:
-        told, pieces = iter(stream), []
-        assert next(told).type == "response.created"
+        payload, pieces = iter(stream), []
+        assert next(payload).type == "response.created"
         for _ in range(3):
             assert serving.engine.advance() == 1
-            pieces.append(next(one.delta for one in told if one.type.endswith("text.delta")))
-        assert [one.type for one in told][-1] == "response.completed"
+            pieces.append(next(one.delta for one in payload if one.type.endswith("text.delta")))
+        assert [one.type for one in payload][-1] == "response.completed"
     assert pieces == ["You", " said:", " hello"]
 
 
 def test_the_wire_of_a_stream(serving: HttpServing) -> None:
-    told = events(serving, "think!")
-    kinds = [one["type"].removeprefix("response.") for one in told]
+    payload = events(serving, "think!")
+    kinds = [one["type"].removeprefix("response.") for one in payload]
     assert kinds == [
         *("created", "in_progress"),
         *("output_item.added", "content_part.added", "reasoning_text.delta"),
@@ -117,10 +120,10 @@ def test_the_wire_of_a_stream(serving: HttpServing) -> None:
         *("output_text.done", "content_part.done", "output_item.done"),
         "completed",
     ]
-    final = told[-1]["response"]
-    assert final["output"] == [one["item"] for one in told if "item.done" in one["type"]]
+    final = payload[-1]["response"]
+    assert final["output"] == [one["item"] for one in payload if "item.done" in one["type"]]
     assert [one["content"][0]["text"] for one in final["output"]] == ["hm", "yes"]
-    assert [one["output_index"] for one in told if "item.added" in one["type"]] == [0, 1]
+    assert [one["output_index"] for one in payload if "item.added" in one["type"]] == [0, 1]
     assert final["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
     whole = serving.http.get(f"/v1/responses/{final['id']}").json()
     assert whole == final
@@ -151,15 +154,15 @@ def test_what_is_asked_reaches_the_engine(serving: HttpServing, client: openai.O
             reasoning={"effort": "low"},
             text={"format": {"type": "text"}},
         )
-    (told,) = serving.engine.submissions
-    assert told.messages == (
+    (payload,) = serving.engine.submissions
+    assert payload.messages == (
         ChatMessage("system", "Be nice."),
         ChatMessage("system", "Be brief."),
         ChatMessage("user", "one"),
         ChatMessage("assistant", "two", "hm", tool_calls=(ToolCall("f", "{}", "c"),)),
         ChatMessage("tool", "three", tool_call_id="c", name="f"),
     )
-    assert told.sampling == {
+    assert payload.sampling == {
         "temperature": 0.5,
         "top_p": 0.25,
         "chat_template_kwargs": {"reasoning_effort": "low"},
@@ -203,7 +206,7 @@ def test_a_stream_tells_calls_as_items(serving: HttpServing, client: openai.Open
         serving.running(),
         client.responses.stream(model="scripted", input="the weather?", tools=TOOLS) as stream,
     ):
-        kinds = {told.type for told in stream}
+        kinds = {payload.type for payload in stream}
         got = stream.get_final_response()
     assert "response.function_call_arguments.delta" in kinds
     assert [one.type for one in got.output] == ["message", "function_call", "function_call"]
@@ -298,9 +301,9 @@ def test_one_that_is_cut_off_is_incomplete(serving: HttpServing, client: openai.
         got = create(client, max_output_tokens=2)
     assert (got.status, got.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert got.output[-1].status == "incomplete"
-    told = events(serving, "hello", max_output_tokens=2)
-    assert told[-1]["type"] == "response.incomplete"
-    assert told[-2]["item"] == told[-1]["response"]["output"][-1]
+    payload = events(serving, "hello", max_output_tokens=2)
+    assert payload[-1]["type"] == "response.incomplete"
+    assert payload[-2]["item"] == payload[-1]["response"]["output"][-1]
 
 
 def test_an_error_within_a_stream_is_an_event(
@@ -308,11 +311,11 @@ def test_an_error_within_a_stream_is_an_event(
 ) -> None:
     monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
     with create(client, stream=True) as stream:
-        told = iter(stream)
-        assert next(told).type == "response.created"
+        payload = iter(stream)
+        assert next(payload).type == "response.created"
         (asked,) = serving.engine.submissions
         serving.engine.break_request(asked.request_id, "the device is gone")
-        *_, last = told
+        *_, last = payload
     assert (last.type, last.response.status) == ("response.failed", "failed")
     assert last.response.error.message == "the device is gone"
     assert serving.http.get(f"/v1/responses/{last.response.id}").status_code == 404

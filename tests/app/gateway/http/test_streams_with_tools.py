@@ -15,7 +15,7 @@ from tests.support.scripted_engine import ScriptedEngine
 CALLS = 'Let me see. <tool_call>weather {"place": "Oslo"}</tool_call>'
 ASKING = [{"role": "user", "content": "the weather?"}]
 FUNCTION = {"name": "weather", "parameters": {"type": "object"}}
-Told = dict[str, Any]
+Payload = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +25,16 @@ def calling() -> Iterator[HttpServing]:
         one.check_idle()
 
 
-def chat_text(told: Told) -> str:
-    return "".join(choice["delta"].get("content") or "" for choice in told["choices"])
+def chat_text(payload: Payload) -> str:
+    return "".join(choice["delta"].get("content") or "" for choice in payload["choices"])
 
 
-def message_text(told: Told) -> str:
-    return str(told.get("delta", {}).get("text", ""))
+def message_text(payload: Payload) -> str:
+    return str(payload.get("delta", {}).get("text", ""))
 
 
-def response_text(told: Told) -> str:
-    return str(told["delta"]) if told["type"] == "response.output_text.delta" else ""
+def response_text(payload: Payload) -> str:
+    return str(payload["delta"]) if payload["type"] == "response.output_text.delta" else ""
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_text_is_told_as_it_is_written_up_to_the_call(
     calling: HttpServing,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
-    body: Told,
-    text_of: Callable[[Told], str],
+    body: Payload,
+    text_of: Callable[[Payload], str],
     call: str,
 ) -> None:
     monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)

@@ -50,15 +50,15 @@ def test_however_it_is_cut_it_is_the_same_file(
 ) -> None:
     whole = b"".join(content)
     parts = [part("file", whole, "größe.jsonl"), part("purpose", b"batch")]
-    told = form(*(parts if is_first else reversed(parts)))
+    payload = form(*(parts if is_first else reversed(parts)))
     cutter = LineCutter(10_000, 10_000)
     reader = FormReader(TYPE, cutter)
     lines: list[Line] = []
     for cut in cuts:
-        reader.feed(told[:cut])
+        reader.feed(payload[:cut])
         lines += cutter.take()
-        told = told[cut:]
-    reader.feed(told)
+        payload = payload[cut:]
+    reader.feed(payload)
     reader.end()
     lines += cutter.take()
     assert b"".join(line.content for line in lines) == whole
@@ -224,9 +224,9 @@ def test_files_are_listed_and_expire(serving: HttpServing) -> None:
 
 
 def upload_of(serving: HttpServing, content: bytes, key: str) -> tuple[int, str]:
-    told = form(part("purpose", b"batch"), part("file", content, "asks.jsonl"))
+    payload = form(part("purpose", b"batch"), part("file", content, "asks.jsonl"))
     headers = {"Content-Type": TYPE, "x-api-key": key}
-    answer = serving.http.post("/v1/files", content=told, headers=headers)
+    answer = serving.http.post("/v1/files", content=payload, headers=headers)
     return answer.status_code, answer.json().get("id") or answer.json()["error"]["message"]
 
 

@@ -128,24 +128,27 @@ def test_knobs_are_turned_by_operators_only() -> None:
             return answer.status_code, answer.json()
 
         assert turn({"show": True}, {})[0] == 401
-        code, told = turn({"set": {"max_num_seqs": 4}}, BOB)
-        assert (code, told["error"]["type"]) == (403, "permission_error")
-        assert "user 'bob' may not turn knobs" in told["error"]["message"]
-        code, told = turn({"set": {"max_num_seqs": 4}}, ANN)
-        assert (code, told["knobs"]["max_num_seqs"]["effective"]) == (200, 4)
-        assert told["history"][-1]["who"] == "ann"
-        code, told = turn({"undo": True}, {"x-api-key": "sesame"})
-        assert (code, told["knobs"]["max_num_seqs"]["effective"]) == (200, 32)
-        assert (told["history"][-1]["who"], told["history"][-1]["undoes"]) == ("default", True)
+        code, payload = turn({"set": {"max_num_seqs": 4}}, BOB)
+        assert (code, payload["error"]["type"]) == (403, "permission_error")
+        assert "user 'bob' may not turn knobs" in payload["error"]["message"]
+        code, payload = turn({"set": {"max_num_seqs": 4}}, ANN)
+        assert (code, payload["knobs"]["max_num_seqs"]["effective"]) == (200, 4)
+        assert payload["history"][-1]["who"] == "ann"
+        code, payload = turn({"undo": True}, {"x-api-key": "sesame"})
+        assert (code, payload["knobs"]["max_num_seqs"]["effective"]) == (200, 32)
+        assert (payload["history"][-1]["who"], payload["history"][-1]["undoes"]) == (
+            "default",
+            True,
+        )
         for message, text in (
             ({"set": {"max_num_seqs": 99}}, "max_num_seqs is 99; it must be from 1 to 32"),
             ({"set": {"nonsense": 1}}, "nonsense is no knob"),
             ({"turn": 1}, "turn is no part of a message"),
             ([], "a message must be an object"),
         ):
-            code, told = turn(message, ANN)
-            assert (code, told["ok"]) == (400, False)
-            assert text in told["error"]["message"]
+            code, payload = turn(message, ANN)
+            assert (code, payload["ok"]) == (400, False)
+            assert text in payload["error"]["message"]
         answer = serving.http.post("/live/knobs", content=b"{", headers=ANN)
         assert answer.status_code == 400
         answer = serving.http.post("/live/knobs", content=b" " * 70_000, headers=ANN)

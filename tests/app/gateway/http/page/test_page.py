@@ -195,12 +195,12 @@ NUMBERS = [
 def test_numbers_are_written_as_in_the_terminal(serving: HttpServing, open_page: Any) -> None:
     page = open_page(serving)
     page.until(LIVE)
-    told = page.value(
+    payload = page.value(
         "import('/page/deck.js').then(({ compact, duration, percent }) => "
         f"{json.dumps([*NUMBERS, None])}.map((one) => [compact(one), duration(one), percent(one)]))"
     )
     expected = [[compact(one), duration(one), percent(one)] for one in (*NUMBERS, None)]
-    assert told == expected
+    assert payload == expected
 
 
 def test_a_wrong_key_is_told_and_another_one_asked_for(open_page: Any) -> None:
@@ -265,8 +265,8 @@ def test_keys_go_through_steps_and_blocks(open_page: Any) -> None:
         page.value("document.getElementById('blocks').focus()")
         page.press("ArrowRight")
         page.press("ArrowLeft")
-        told = page.value("document.getElementById('blocks').getAttribute('aria-valuetext')")
-        assert told == "block 0: used by #1 one two three four five six"
+        payload = page.value("document.getElementById('blocks').getAttribute('aria-valuetext')")
+        assert payload == "block 0: used by #1 one two three four five six"
         page.press("Enter")
         page.until("document.querySelector('#sessions-rows tr.chosen')")
         assert page.complaints == []

@@ -1,4 +1,4 @@
-"""Told: a JSON request, parsed with its unknown fields set apart, or refused with a reason."""
+"""Payload: a JSON request, parsed with its unknown fields set apart, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAMES = 20
 _MOST_ERRORS = 64  # that are looked through
 _IGNORED = "x-batchdeck-ignored"
 
-T = TypeVar("T", bound="Told")
+T = TypeVar("T", bound="Payload")
 
 
 _MAX_PAIRS = 16
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-class Told(BaseModel):
+class Payload(BaseModel):
     """A client's request. Unknown fields are set apart and have no effect: clients send fields that
     another server of the same interface knows.
 
@@ -123,7 +123,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
+def _fault(kind: type[Payload], detail: ErrorDetails) -> Fault:
     """Pydantic's error as a fault."""
     place, value = detail["loc"], detail["input"]
     if detail["type"] == "json_invalid":
@@ -146,7 +146,7 @@ def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
     return Fault(400, f"{path} is {show(value)}; it must be {allowed}", path)
 
 
-def _meant(kind: type[Told], details: list[ErrorDetails]) -> ErrorDetails:
+def _meant(kind: type[Payload], details: list[ErrorDetails]) -> ErrorDetails:
     """The first error. For a field of several types pydantic tells one for each type: that which
     goes deepest into the value is of the type that it has.
     """
@@ -158,7 +158,7 @@ def _meant(kind: type[Told], details: list[ErrorDetails]) -> ErrorDetails:
     return meant
 
 
-def _known(kind: type[Told], place: tuple[int | str, ...]) -> tuple[int | str, ...]:
+def _known(kind: type[Payload], place: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """A field path without the types that pydantic tried for a field of several, and without what
     is deeper than the known fields.
     """
