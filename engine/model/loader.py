@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -276,11 +276,11 @@ def _find_planned(plan: Plan, sample: Sample, encoder: Encoder, progress: Progre
     torch computes their operations, or all if necessary.
     """
     name, quantize = plan.source.entry.name, plan.source.quantize
-    key = _verdict_key(plan, sample)
+    key = _key(plan, plan.envelope.max_model_len, sample)
     known = verdicts.find(key)
     apart = () if known is None else known.apart
     if known is not None and known.graph is not None:
-        restored = _restore(plan, sample, key, known.graph, known, progress)
+        restored = _restore(plan, sample, known.graph, known, progress)
         if restored is not None:
             return restored
         known = None
@@ -409,7 +409,8 @@ def _read_weights(
         kept, is_kept, dtype = CompactWeights(plan.dtype), False, plan.dtype
 
 
-def _verdict_key(plan: Plan, sample: Sample) -> str:
+def _key(plan: Plan, *facts: object) -> str:
+    """A key of findings on a model's files that also depend on some facts."""
     source = plan.source
     return verdicts.key_of(
         (one.file for one in source.checkpoint.tensors),
@@ -417,8 +418,7 @@ def _verdict_key(plan: Plan, sample: Sample) -> str:
         source.config.to_json_string(),
         source.key,
         plan.backend,
-        plan.envelope.max_model_len,
-        sample,
+        *facts,
     )
 
 
@@ -431,11 +431,14 @@ def _keep(found: _Found, key: str, apart: Sequence[Wrong]) -> _Found:
         return found
     verdicts.keep(key, Verdict(tuple(apart), found.coding.loss, forward.saved))
     is_saved, forward.saved = forward.saved is not None, None
-    return _with_later(found, forward, key, None) if is_saved else found
+    path = _packed_path(found.plan, apart)
+    if not is_saved or packed.find(path) is not None:
+        return found  # as packed for another context length
+    return _with_later(found, forward, path, None)
 
 
 def _with_later(
-    found: _Found, forward: ProgramForward, key: str, mapped: MappedWeights | None
+    found: _Found, forward: ProgramForward, path: Path, mapped: MappedWeights | None
 ) -> _Found:
     """Have packed weights stored for the next loading, or the file that they are mapped from
     replaced by memory.
@@ -443,20 +446,17 @@ def _with_later(
     pieces, forward.pieces = forward.pieces, ()
     if mapped is not None:
         return replace(found, later=mapped.unmap)
-    if not verdicts.KEPT:
-        return found
-    path = _packed_path(found.plan, key)
-    return replace(found, later=partial(packed.keep, path, pieces))
+    return replace(found, later=partial(packed.keep, path, pieces)) if verdicts.KEPT else found
 
 
-def _packed_path(plan: Plan, key: str) -> Path:
-    return plan.source.entry.packed_folder / f"{key}.weights"
+def _packed_path(plan: Plan, apart: Sequence[Wrong]) -> Path:
+    """The file of a model's packed weights, which do not depend on the context length."""
+    return plan.source.entry.packed_folder / f"{_key(plan, tuple(apart))}.weights"
 
 
 def _restore(
     plan: Plan,
     sample: Sample,
-    key: str,
     graph: SavedGraph,
     known: Verdict,
     progress: Progress,
@@ -468,8 +468,9 @@ def _restore(
     source, meter = plan.source, None
     native = kernels()
     assert native is not None
+    path = _packed_path(plan, known.apart)
     try:
-        names, file = graph.names, packed.find(_packed_path(plan, key))
+        names, file = graph.names, packed.find(path)
         read = [one for one in plan.weights if one.name in names and one.blocks is not None]
         total = sum(one.num_bytes for one in read) if file is None else file.num_bytes
         meter = Meter("loading weights", total, progress)
@@ -491,9 +492,11 @@ def _restore(
         meter.finish()
         settled = _settle(plan, forward, coding, coded)
         found = _Found(settled, forward, _with_what_is_left(settled, forward), coding)
-        return _with_later(found, forward, key, mapped)
+        return _with_later(found, forward, path, mapped)
     # As in `_find_planned`, this runs outside the except block.
     gc.collect()
+    with suppress(OSError):  # the packed weights may be at fault
+        path.unlink()
     logger.warning(
         "%s: its saved graph cannot be used, and the model is checked anew: %s",
         source.entry.name,

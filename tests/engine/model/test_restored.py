@@ -142,6 +142,17 @@ def test_a_file(
     assert len(built) == 2
 
 
+def test_packed_weights_serve_every_context_length(
+    tmp_path: Path, kept: Path, packings: list[str]
+) -> None:
+    save_checkpoint(tmp_path / "model")
+    for length in (64, 128, 64, 128):
+        load(tmp_path / "model", max_model_len=length).close()
+    assert len(list(kept.iterdir())) == 2
+    assert len(packed_files(kept)) == 1
+    assert packings == ["stored", "mapped", "mapped"]
+
+
 @pytest.mark.parametrize("are_kept", [False, True])
 def test_reading_is_counted(are_kept: bool, tmp_path: Path, kept: Path) -> None:
     save_checkpoint(tmp_path / "model")
