@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from app.process import heap, logs
 from app.store import database
-from engine.model import verdicts
+from engine.model import kept
 from engine.native import kernels
 from tests.support.native import LEVELS, NEEDS, WANT, why_skipped
 from tests.support.smollm2 import smollm2  # noqa: F401
@@ -33,7 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 database.SYNCHRONOUS = "OFF"
 
 # A model is checked whenever a test loads it.
-verdicts.KEPT = False
+kept.KEPT = False
 
 NO_SKIP = os.environ.get("BATCHDECK_NO_SKIP") == "1"
 

@@ -26,7 +26,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, ModelError, UnavailableError, cause_of
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import Runner
-from engine.model import packed, verdicts
+from engine.model import kept, packed, verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE
 from engine.model.coding import Coding
@@ -446,7 +446,7 @@ def _with_later(
     pieces, forward.pieces = forward.pieces, ()
     if mapped is not None:
         return replace(found, later=mapped.unmap)
-    return replace(found, later=partial(packed.keep, path, pieces)) if verdicts.KEPT else found
+    return replace(found, later=partial(packed.keep, path, pieces)) if kept.KEPT else found
 
 
 def _packed_path(plan: Plan, apart: Sequence[Wrong]) -> Path:

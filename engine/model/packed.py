@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 from torch import Tensor
 
-from engine.model import verdicts
+from engine.model import kept, verdicts
 from engine.model.meter import Meter
 from engine.model.program.arena import aligned, allocate
 
@@ -169,7 +169,7 @@ class MappedWeights:
 
 def find(path: Path) -> PackedFile | None:
     """Open a file of packed weights; None if there is none, or it is broken."""
-    if not verdicts.KEPT:
+    if not kept.KEPT:
         return None
     try:
         found = PackedFile.open(path)
@@ -198,7 +198,7 @@ def keep(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bo
     heading += b" " * (-(len(heading) + 1) % _PAGE) + b"\n"
     total = len(heading) + sum(len(one) for one in whole if one is not None)
     try:
-        with verdicts.storing(path, folder, _MOST_BYTES) as partial:
+        with kept.storing(path, folder, _MOST_BYTES) as partial:
             _remove_others(folder, build)
             if total > min(_MOST_BYTES, shutil.disk_usage(folder).free * _MOST_OF_FREE):
                 return

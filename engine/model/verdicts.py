@@ -7,14 +7,11 @@ original checks.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +24,7 @@ from torch import Tensor
 
 import engine
 from engine.api.status import QuantizationLoss
+from engine.model import kept
 from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import Wrong
 from engine.model.registry import cache_folder
@@ -35,9 +33,6 @@ from engine.native import kernels
 logger = logging.getLogger(__name__)
 
 _LOGITS = "logits"  # their name among the tensors
-
-# Whether verdicts are stored and used. Tests make all checks every time.
-KEPT = True
 
 # A file has the tables of rotations: half a megabyte to 67 MB.
 _MOST_BYTES = 1 << 30
@@ -79,7 +74,7 @@ def key_of(files: Iterable[Path], *facts: object) -> str:
 
 def find(key: str) -> Verdict | None:
     """Find the verdict of a key; None if there is none, or it is broken."""
-    if not KEPT:
+    if not kept.KEPT:
         return None
     try:
         with safe_open(_file(key), "pt") as file:
@@ -102,7 +97,7 @@ def find(key: str) -> Verdict | None:
 
 def keep(key: str, verdict: Verdict) -> None:
     """Store a verdict. The oldest ones are removed when all take more than a gigabyte."""
-    if not KEPT:
+    if not kept.KEPT:
         return
     file, graph = _file(key), verdict.graph
     tensors = {} if graph is None else {**graph.constants, _LOGITS: graph.logits}
@@ -113,7 +108,7 @@ def keep(key: str, verdict: Verdict) -> None:
         "digest": _digest(tensors),
     }
     try:
-        with storing(file, file.parent, _MOST_BYTES) as partial:
+        with kept.storing(file, file.parent, _MOST_BYTES) as partial:
             save_file(tensors, partial, {"verdict": json.dumps(stated)})
     except (OSError, SafetensorError) as error:
         logger.warning("the verdict on a model cannot be kept: %s", error)
@@ -125,60 +120,12 @@ def recall(facts: tuple[object, ...], make: Callable[[], JsonT]) -> JsonT:
     Args:
         make: finds it.
     """
-    if not KEPT:
-        return make()
     digest = hashlib.sha256(repr((build(), facts)).encode()).hexdigest()
     path = cache_folder() / "findings" / f"{digest}.json"
-    try:
-        content, _, stated = path.read_text(encoding="utf-8").partition("\n")
-        if hashlib.sha256(content.encode()).hexdigest() == stated:
-            found: JsonT = json.loads(content)
-            return found
-    except (OSError, ValueError):
-        pass  # It is made, and stored in its place.
-    found = make()
-    content = json.dumps(found)
-    stated = hashlib.sha256(content.encode()).hexdigest()
-    try:
-        with storing(path, path.parent, _MOST_FINDINGS) as partial:
-            partial.write_text(f"{content}\n{stated}", encoding="utf-8")
-    except OSError as error:
-        logger.warning("a finding on a model cannot be kept: %s", error)
+    found: JsonT = json.loads(
+        kept.recall(path, lambda: json.dumps(make()).encode(), most=_MOST_FINDINGS)
+    )
     return found
-
-
-@contextmanager
-def storing(file: Path, folder: Path, most: int) -> Iterator[Path]:
-    """The path of a file to write, which becomes `file` at the end of the context. If it was not
-    written, or the context raises, nothing remains.
-
-    Args:
-        folder: the oldest files below it are removed until all have at most `most` bytes.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    partial = file.with_suffix(f".{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        if partial.exists():
-            partial.replace(file)
-            _make_room(file, folder, most)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-def _make_room(file: Path, folder: Path, most: int) -> None:
-    """Remove the oldest files of a folder, except one, until all have at most `most` bytes."""
-    every = (one for one in folder.rglob("*") if one.is_file() and one != file)
-    stats = {one: one.stat() for one in every}
-    left = most - file.stat().st_size
-    for one in sorted(stats, key=lambda one: stats[one].st_mtime, reverse=True):
-        left -= stats[one].st_size
-        if left < 0:
-            one.unlink(missing_ok=True)
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

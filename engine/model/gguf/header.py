@@ -14,6 +14,7 @@ import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,45 @@ _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """A list of strings as UTF-8: 262,144 tokens take 4 MB, where as `str` they take 18.
+
+    Attributes:
+        joined: the strings, with zero bytes between them.
+        lengths: bytes of each string; None unless a string contains a zero byte itself.
+    """
+
+    joined: bytes
+    count: int
+    lengths: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> Texts:
+        joined = b"\0".join(strings)
+        is_plain = joined.count(b"\0") == max(len(strings) - 1, 0)
+        return cls(joined, len(strings), None if is_plain else tuple(map(len, strings)))
+
+    def read(self) -> list[str]:
+        """The strings.
+
+        Raises:
+            UnicodeDecodeError: one is no UTF-8.
+        """
+        if self.lengths is None:
+            return self.joined.decode().split("\0") if self.count else []
+        starts = accumulate(self.lengths, lambda start, length: start + length + 1, initial=0)
+        return [
+            self.joined[start : start + length].decode()
+            for start, length in zip(starts, self.lengths, strict=False)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """The header of a model's files.
 
     Attributes:
-        metadata: by llama.cpp's keys. Lists of strings are lists, and other lists are arrays.
+        metadata: by llama.cpp's keys. Lists of strings are `Texts`, and other lists are arrays.
         checkpoint: the tensors of all parts, by llama.cpp's names and GGUF's types.
     """
 
@@ -234,7 +269,7 @@ class _Reader:
         self._at += count * dtype.itemsize
         return values != 0 if kind == 7 else values.copy()
 
-    def _texts(self, key: str, count: int) -> list[str]:
+    def _texts(self, key: str, count: int) -> Texts:
         self._expect(8 * count, key)
         data, unpack, at = self._data, _U64.unpack_from, self._at
         found = []
@@ -248,14 +283,12 @@ class _Reader:
         if at > self._size:
             raise self._cut(key)
         self._at = at
-        joined = b"\0".join(found)
+        texts = Texts.of(found)
         try:
-            texts = joined.decode()
+            texts.read()
         except UnicodeDecodeError:
             raise self._corrupt(f"{key} holds text that is no UTF-8") from None
-        if joined.count(b"\0") != max(count - 1, 0):  # A text contains a zero byte itself.
-            return [text.decode() for text in found]
-        return texts.split("\0") if count else []
+        return texts
 
     def _tensor(self) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int]:
         """Name, type, shape with the longest stride first, and offset of a tensor."""

@@ -21,13 +21,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 from engine.api.errors import ModelError
-from engine.model import verdicts
+from engine.model import kept, verdicts
 from engine.model.blame import blaming
 from engine.model.checkpoint import FLOATS, StoredTensor
 from engine.model.compact import block_types
 from engine.model.gguf.config import architecture_of, read_config
 from engine.model.gguf.header import read_header
 from engine.model.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
+from engine.model.registry import cache_folder
 from engine.model.stored import StoredWeight
 from engine.native import kernels
 
@@ -84,7 +85,8 @@ class GgufFile:
     @property
     def tokenizer_recipe(self) -> TokenizerRecipe:
         """What the file's tokenizer is built of."""
-        return TokenizerRecipe(self._header.metadata, self.path)
+        pairs = cache_folder() / "pairs" if kept.KEPT else None
+        return TokenizerRecipe(self._header.metadata, self.path, pairs)
 
     def stored_weights(self, config: PreTrainedConfig) -> tuple[StoredWeight, ...]:
         """The weights by the model's names.

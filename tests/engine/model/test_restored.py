@@ -39,7 +39,7 @@ MERGED = {"mixtral", "qwen3_moe"}
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of verdicts, for a test alone."""
-    monkeypatch.setattr(verdicts, "KEPT", True)
+    monkeypatch.setattr("engine.model.kept.KEPT", True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "batchdeck" / "verdicts"
 

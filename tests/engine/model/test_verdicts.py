@@ -30,7 +30,7 @@ FOUND = Verdict(
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where verdicts are kept, for a test alone."""
-    monkeypatch.setattr(verdicts, "KEPT", True)
+    monkeypatch.setattr("engine.model.kept.KEPT", True)
     monkeypatch.setattr(verdicts, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache" / "verdicts"
 

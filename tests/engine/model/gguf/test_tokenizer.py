@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.api.errors import ModelError
-from engine.model.gguf.header import read_header
+from engine.model.gguf.header import Texts, read_header
 from engine.model.gguf.splits import SPLITS
 from engine.model.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
 from engine.text.vocabulary import Vocabulary
@@ -86,7 +86,7 @@ def test_a_tokenizer_goes_to_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", read_expected()["of"])
 def test_a_recipe_is_a_decoder_here_and_whole_once_it_was_unpickled(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = read_expected()
     keys = keys_of(name, data, data["split in characters"])
@@ -100,8 +100,11 @@ def test_a_recipe_is_a_decoder_here_and_whole_once_it_was_unpickled(
     assert (other.added, other.special, other.bytes) == (one.added, one.special, one.bytes)
     assert (other.longest, other.template) == (one.longest, one.template)
     assert own.eos_token_id == whole.eos_token_id
-    again = pickle.loads(pickle.dumps(recipe))
-    assert [again.encode(text) for text in TEXTS] == [whole.encode(text) for text in TEXTS]
+    monkeypatch.setattr("engine.model.kept.KEPT", True)
+    for pairs in (None, tmp_path, tmp_path):  # not kept, kept, and read
+        recipe = TokenizerRecipe(read_header(path).metadata, path, pairs)
+        again = pickle.loads(pickle.dumps(recipe))
+        assert [again.encode(text) for text in TEXTS] == [whole.encode(text) for text in TEXTS]
 
 
 @pytest.mark.parametrize(
@@ -225,11 +228,16 @@ def test_a_file_without_tokens() -> None:
 )
 def test_end_tokens(tokens: list[str], stated: dict[str, int], ends: set[int]) -> None:
     metadata = {f"tokenizer.ggml.{name}_token_id": number for name, number in stated.items()}
-    assert end_token_ids(metadata | {"tokenizer.ggml.tokens": tokens}) == ends
+    assert (
+        end_token_ids(
+            metadata | {"tokenizer.ggml.tokens": Texts.of([one.encode() for one in tokens])}
+        )
+        == ends
+    )
 
 
 def test_what_strikes_text_out_in_html_is_no_end() -> None:
-    metadata = {"tokenizer.ggml.tokens": ["<s>", "</s>"]}
+    metadata = {"tokenizer.ggml.tokens": Texts.of([b"<s>", b"</s>"])}
     for kind, ends in ((3, {1}), (1, set()), (4, set())):
         types = np.array([3, kind], np.int32)
         assert end_token_ids(metadata | {"tokenizer.ggml.token_type": types}) == ends
