@@ -70,7 +70,7 @@ from engine.model.starting import measured, starting_knobs
 from engine.model.text_part import without
 from engine.model.verdicts import Verdict
 from engine.model.weights import load_weights, open_weights
-from engine.native import kernels
+from engine.native import kernels, trim_heap
 from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.devices import Device
 from engine.text.channels import Channels
@@ -138,6 +138,8 @@ def _load_entry(
             source = Source.read(request, entry, path, encoder)
             plan = Plan.make(source)
             chat = _Chat.read(source)
+        # Text of the files, as `str`: 11 MB of 49,152 tokens, 40 MB of 262,144.
+        trim_heap()
         with noticing_loss(source.device), _telling_of_memory(entry.name, source.device):
             grammars = aside.submit(chat.make_grammars, encoder, plan.shape.vocab_size)
             found = _find_forward(plan, sample, encoder, progress)
@@ -145,6 +147,7 @@ def _load_entry(
     mark_used(entry)
     stop = _begin(found.later)
     model = _describe(found, started, chat, encoder, grammars.result(), stop)
+    trim_heap()
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.

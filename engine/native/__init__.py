@@ -33,6 +33,13 @@ def kernels() -> ModuleType | None:
     return _load()[0]
 
 
+def trim_heap() -> None:
+    """Return freed memory to the system, if there are kernels: the allocator would keep it."""
+    native = kernels()
+    if native is not None:
+        native.trim_heap()
+
+
 def why_not() -> str:
     """Why there are no kernels, and the remedy if there is one, as a clause.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -72,11 +73,9 @@ class Vocabulary:
     """The decoding side of a tokenizer.
 
     Attributes:
-        size: one above the largest token id.
         added: text of each added token, by id. The tokenizer finds these in any text before it
             splits the rest.
         special: those of them that the tokenizer calls special, which a reply never shows.
-        longest: most bytes of UTF-8 that a token may have.
         template: the source of the chat template, or of all if there are several; "" without one.
         response_template: transformers' template for parsing replies; None if there is none.
         bytes: value of each byte token (`<0x00>` to `<0xFF>`), by id; empty unless the tokenizer
@@ -86,24 +85,37 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
-        ids = tokenizer.get_vocab()
-        self.size = max(ids.values(), default=-1) + 1
         added = tokenizer.added_tokens_decoder.items()
         self.added: dict[int, str] = {token_id: token.content for token_id, token in added}
         self.special: dict[int, str] = {
             token_id: token.content for token_id, token in added if token.special
         }
-        self.bytes = self._byte_tokens(ids)
+        self.bytes = self._byte_tokens()
         self._plain: dict[int, str | None] | None = {} if self._only_joins_bytes() else None
-        self._is_byte_level = _SPACE in ids and self.decode([ids[_SPACE]]) == " "
+        space = self._id(_SPACE)
+        self._is_byte_level = space is not None and self.decode([space]) == " "
         self.template = _source(tokenizer.chat_template)
         self.response_template: object = getattr(tokenizer, "response_template", None)
-        width = len if self._is_byte_level else _num_bytes
-        self.longest = max(
-            max(map(width, ids), default=0), max(map(_num_bytes, self.added.values()), default=0)
-        )
         self._utf8 = {token_id: text.encode() for token_id, text in self.added.items()}
         self._utf8 |= {token_id: bytes((byte,)) for token_id, byte in self.bytes.items()}
+
+    @functools.cached_property
+    def _extent(self) -> tuple[int, int]:
+        ids = self._tokenizer.get_vocab()
+        width = len if self._is_byte_level else _num_bytes
+        longest = max(map(width, ids), default=0)
+        added = max(map(_num_bytes, self.added.values()), default=0)
+        return max(ids.values(), default=-1) + 1, max(longest, added)
+
+    @property
+    def size(self) -> int:
+        """One above the largest token id."""
+        return self._extent[0]
+
+    @property
+    def longest(self) -> int:
+        """Most bytes of UTF-8 that a token may have."""
+        return self._extent[1]
 
     @property
     def has_template(self) -> bool:
@@ -176,8 +188,17 @@ class Vocabulary:
         # Decode it after another token, because the first one of a text may lose its space.
         return self.decode([token_id, token_id]).removeprefix(self.decode([token_id])).encode()
 
-    def _byte_tokens(self, ids: Mapping[str, int]) -> dict[int, int]:
-        found = {ids[token]: byte for byte in range(256) if (token := f"<0x{byte:02X}>") in ids}
+    def _id(self, token: str) -> int | None:
+        if self._backend is None:
+            return self._tokenizer.get_vocab().get(token)
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def _byte_tokens(self) -> dict[int, int]:
+        probe = self._id(f"<0x{PROBE_BYTE:02X}>")
         # Tokens with these names are plain text if the decoder does not join bytes.
-        joins = len(found) == 256 and self.decode([ids[f"<0x{PROBE_BYTE:02X}>"]]) == chr(PROBE_BYTE)
-        return found if joins else {}
+        if probe is None or self.decode([probe]) != chr(PROBE_BYTE):
+            return {}
+        ids = [self._id(f"<0x{byte:02X}>") for byte in range(256)]
+        found = {token_id: byte for byte, token_id in enumerate(ids) if token_id is not None}
+        return found if len(found) == 256 else {}
