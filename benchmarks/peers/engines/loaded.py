@@ -26,7 +26,8 @@ from engine.model.loader import load_entry
 from engine.model.registry import Registry
 from engine.text.pool import encoding
 
-_SPARE_BLOCKS = 64
+# As few as a peer's, because they count as its memory.
+_SPARE_BLOCKS = 4
 _SETTLED_SECONDS = 0.3
 
 
