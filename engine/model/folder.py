@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from engine.api.config import DTYPES
 from engine.api.errors import EngineError, ModelError
@@ -30,12 +30,11 @@ from engine.model.quantized.gguf import GgufFile
 from engine.model.registry import ModelEntry
 from engine.model.rope import scaled_positions
 from engine.model.sizes import MOST_POSITIONS, check_sizes
+from engine.model.tokenizer import TEMPLATE_FILE, TOKENIZER_FILES
 from engine.text.vocabulary import Vocabulary
 
 _GENERATION_FILE = "generation_config.json"
 _REGISTRY = "models.toml"  # also the name for the user's own registry, whatever its file is called
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
-_TEMPLATE_FILE = "chat_template.json"  # where processors of older versions store it
 _TEMPLATE_FOLDER = "additional_chat_templates"
 
 # Files that transformers may open in a folder, by the names that its tokenizers look for.
@@ -68,7 +67,7 @@ def check_folder(folder: Path) -> None:
 def _most_bytes(name: str) -> int:
     if name in (CONFIG_FILE, _GENERATION_FILE):
         return CONFIG_BYTES
-    is_template = name.endswith(".jinja") or name == _TEMPLATE_FILE
+    is_template = name.endswith(".jinja") or name == TEMPLATE_FILE
     return TEMPLATE_BYTES if is_template else TOKENIZER_BYTES
 
 
@@ -100,7 +99,7 @@ def read_stated(folder: Path, gguf: GgufFile | None = None) -> dict[str, Any]:
 
 
 def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) -> PreTrainedConfig:
-    """The configuration as transformers reads it.
+    """The configuration as transformers reads it in a folder that `check_folder` has checked.
 
     Args:
         stated: the result of `read_stated`.
@@ -110,7 +109,6 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
         ModelError: transformers refuses it, or a size does not match the weights.
     """
     path = folder / CONFIG_FILE
-    check_folder(folder)
     check_sizes(stated, checkpoint, path)
     with blaming(f"{path} is not valid"):
         if not path.exists():  # a GGUF file stated it
@@ -120,52 +118,6 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
             folder, local_files_only=True, trust_remote_code=False
         )
     return config
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has files of a tokenizer."""
-    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
-
-
-def read_tokenizer(folder: Path, gguf: GgufFile | None = None) -> Any:
-    """Load the tokenizer of a folder that `read_config` has checked.
-
-    Args:
-        gguf: the file that has one if the folder has none.
-
-    Raises:
-        ModelError: there is none, or transformers refuses it.
-    """
-    if not has_tokenizer(folder):
-        if gguf is not None:
-            return gguf.tokenizer()
-        raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
-    with blaming(f"the tokenizer in {folder} is broken"):
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    own = tokenizer.chat_template
-    if (own is None or not str(own).strip()) and (found := _read_template(folder)) is not None:
-        tokenizer.chat_template = found
-    return tokenizer
-
-
-def _read_template(folder: Path) -> str | dict[str, str] | None:
-    """The chat template in its own file, or several by name; None if there is none.
-
-    Raises:
-        ModelError: the file is broken.
-    """
-    path = folder / _TEMPLATE_FILE
-    stated = (read_json(path, TEMPLATE_BYTES) or {}).get("chat_template")
-    texts = stated.values() if isinstance(stated, dict) else () if stated is None else (stated,)
-    if not all(isinstance(text, str) for text in texts):
-        raise ModelError(
-            f"{path} has chat_template {reprlib.repr(stated)}; it must be a text, or a map of "
-            "names to texts"
-        )
-    template: str | dict[str, str] | None = stated
-    return template
 
 
 def read_vocabulary(folder: Path, tokenizer: Any) -> Vocabulary:
@@ -282,7 +234,7 @@ def model_key(name: str, fingerprint: str, folder: Path, dtype: str) -> str:
     Weights are compared only by their headers and sizes.
     """
     digest = hashlib.sha256(f"{name}\n{fingerprint}\n{dtype}\n".encode())
-    for file in _TOKENIZER_FILES:
+    for file in TOKENIZER_FILES:
         if (folder / file).is_file():
             digest.update(read_file(folder / file, TOKENIZER_BYTES))
     return f"{name}-{dtype}-{digest.hexdigest()[:16]}"

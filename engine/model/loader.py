@@ -151,8 +151,21 @@ def _load_entry(
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
-    threading.Thread(target=grammars.result().prepare, name="engine-grammars").start()
+    tokenizer = source.tokenizer if source.encodes else None
+    work = partial(_prepare, encoder, tokenizer, grammars.result())
+    threading.Thread(target=work, name="engine-grammars").start()
     return model
+
+
+def _prepare(encoder: EncoderPool, tokenizer: object | None, grammars: Grammars) -> None:
+    """Do what a loading need not wait for.
+
+    Args:
+        tokenizer: of the model's files, which may be removed; None if none of them is read again.
+    """
+    if tokenizer is not None:
+        encoder.keep(tokenizer)
+    grammars.prepare()
 
 
 def _begin(later: _Later | None) -> Callable[[], None]:

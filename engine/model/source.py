@@ -13,19 +13,14 @@ from engine.api.client import LoadRequest
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
 from engine.model.device import default_share, pick_device, pick_dtype, use_device
-from engine.model.folder import (
-    has_tokenizer,
-    model_key,
-    read_config,
-    read_stated,
-    read_tokenizer,
-)
+from engine.model.folder import check_folder, model_key, read_config, read_stated
 from engine.model.gate import find_class
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
 from engine.model.registry import ModelEntry
 from engine.model.stored import StoredWeight
 from engine.model.text_part import language_part, text_config
+from engine.model.tokenizer import FolderTokenizer, has_tokenizer, read_tokenizer
 from engine.text.pool import EncoderPool
 
 
@@ -45,6 +40,7 @@ class Source:
         config: the configuration of the language model.
         model_class, part: the class that computes it, with its configuration.
         tokenizer: decodes token ids.
+        encodes: whether it encodes too.
     """
 
     request: LoadRequest
@@ -62,6 +58,7 @@ class Source:
     model_class: type[PreTrainedModel]
     part: PreTrainedConfig
     tokenizer: Any
+    encodes: bool
 
     @classmethod
     def read(
@@ -92,9 +89,11 @@ class Source:
         precision = name_of(dtype) if quantize == "none" else f"{name_of(dtype)}-{quantize}"
         key = model_key(entry.name, checkpoint.fingerprint, folder, precision)
         recipe = None if gguf is None or has_tokenizer(folder) else gguf.tokenizer_recipe
-        if encoder is not None and recipe is not None:
-            # At once, because the encoding process takes longest: 0.5 s for 152,064 tokens.
-            encoder.begin(recipe, key, begins_thinking=entry.begins_thinking)
+        check_folder(folder)
+        if encoder is not None:
+            # At once, because the encoding process takes longest: 0.7 s for 262,144 tokens.
+            begun = recipe or FolderTokenizer(folder)
+            encoder.begin(begun, key, begins_thinking=entry.begins_thinking)
         method = method_of(stated, checkpoint) if gguf is None else gguf.kind
         config = language_part(read_config(folder, stated, checkpoint))
         forget(config)
@@ -103,8 +102,6 @@ class Source:
             part = text_config(model_class, config)
         if recipe is None:
             tokenizer = read_tokenizer(folder)
-            if encoder is not None:
-                encoder.begin(tokenizer, key, begins_thinking=entry.begins_thinking)
         else:
             with blaming(f"the tokenizer in {path} is broken"):
                 tokenizer = recipe.decoder()
@@ -124,6 +121,7 @@ class Source:
             model_class=model_class,
             part=part,
             tokenizer=tokenizer,
+            encodes=recipe is None,
         )
 
     @property

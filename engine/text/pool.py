@@ -92,6 +92,11 @@ class EncoderPool:
         for process in self._idle:
             process.begin(self._start)
 
+    def keep(self, tokenizer: object) -> None:
+        """Keep the tokenizer for later processes, which would read it from its files otherwise."""
+        assert self._start is not None
+        self._start = self._start._replace(tokenizer=pickle.dumps(tokenizer))
+
     def encode(
         self,
         messages: Sequence[ChatMessage],

@@ -60,7 +60,7 @@ def main() -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]
 
     # This is nearly all of a process's start time, so do it before the tokenizer comes.
-    from transformers import PreTrainedTokenizerFast  # noqa: F401
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
 
     from engine.api.errors import cause_of
     from engine.text.encoder import ChatEncoder

@@ -67,6 +67,8 @@ class EncoderHere(ChatEncoder):
         sent = pickle.loads(pickle.dumps(tokenizer))
         super().__init__(sent, key, begins_thinking=begins_thinking)
 
+    def keep(self, tokenizer: Any) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -19,9 +19,10 @@ from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model import loader
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE, open_checkpoint
-from engine.model.folder import default_sampling, read_tokenizer
+from engine.model.folder import default_sampling
 from engine.model.loader import load_model
 from engine.model.registry import ModelEntry
+from engine.model.tokenizer import read_tokenizer
 from tests.support.checkpoints import END_ID, save_checkpoint
 from tests.support.loading import SMALL, Recorded, load, refusal, weights_of
 from tests.support.zoo import MAX_LEN

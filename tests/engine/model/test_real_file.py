@@ -11,7 +11,6 @@ import pytest
 from engine.api.client import ChatMessage
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model.folder import read_tokenizer
 from engine.model.quantized.gguf import GgufFile
 from engine.serving.loading import LoadedModel
 from tests.support.loading import load
@@ -35,7 +34,7 @@ REPLIES = {
 
 @pytest.fixture
 def tokenizer(smollm2: Path) -> Any:
-    return read_tokenizer(smollm2.parent, GgufFile(smollm2))
+    return GgufFile(smollm2).tokenizer()
 
 
 @pytest.fixture(params=["float32", None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
+from engine.model.tokenizer import FolderTokenizer
 from engine.text.encoder import ChatEncoder
 from engine.text.pool import ClosedError, EncoderPool, encoding
 from engine.text.process import EncoderProcess
@@ -253,6 +255,20 @@ def test_it_ends_with_the_program() -> None:
     assert started.wait(20) == 0
     assert not psutil.pid_exists(pid)
     other.close()
+
+
+def test_a_folder_may_be_removed_once_its_tokenizer_is_kept(
+    byte_level: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    byte_level.save_pretrained(tmp_path / "model")
+    pool = start_pool(FolderTokenizer(tmp_path / "model"), KEY)
+    prompt = pool.encode(chat("Hello"), None)
+    pool.keep(byte_level)
+    shutil.rmtree(tmp_path / "model")
+    for one in processes():
+        one.kill()
+    assert pool.encode(chat("Hello"), None) == prompt
+    pool.close()
 
 
 @pytest.mark.parametrize(
