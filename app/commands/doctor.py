@@ -42,7 +42,8 @@ from app.system.quantizing import why_not_quantized
 from app.system.versions import PACKAGES, version
 from engine.api.errors import EngineError, cause_of
 from engine.model.driver import VARIABLE, visible_gpus
-from engine.model.registry import Availability, Registry, cache_folder
+from engine.model.kept import cache_folder
+from engine.model.registry import Availability, Registry
 from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
 from widgets.harmless import harmless

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.api.errors import ModelError
-from engine.model.registry import ModelEntry, Registry, cache_folder
+from engine.model.kept import cache_folder
+from engine.model.registry import ModelEntry, Registry
 from engine.serving.loading import Progress
 
 logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,7 @@ from engine.model.files import (
     read_json,
 )
 from engine.model.quantized.gguf import GgufFile
-from engine.model.registry import ModelEntry
-from engine.model.rope import scaled_positions
-from engine.model.sizes import MOST_POSITIONS, check_sizes
+from engine.model.sizes import MOST_POSITIONS, check_sizes, scaled_positions
 from engine.model.tokenizer import TEMPLATE_FILE, TOKENIZER_FILES
 from engine.text.vocabulary import Vocabulary
 
@@ -160,13 +159,17 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
 
 
 def default_sampling(
-    entry: ModelEntry, generation: dict[str, Any], folder: Path
+    own: Mapping[str, Any], generation: dict[str, Any], folder: Path
 ) -> tuple[SamplingParams, dict[str, str]]:
     """Plain sampling, overridden by the recommendations of the registry and the checkpoint.
 
     The parameters that choose a token come from only one of them, the registry if it states any,
     because their values are tuned to each other. For all others the registry takes precedence over
     the checkpoint.
+
+    Args:
+        own: the registry's recommendations.
+        generation: the checkpoint's generation configuration.
 
     Returns:
         the sampling, and for each recommended parameter the name of the file that recommends it.
@@ -180,14 +183,14 @@ def default_sampling(
         stated = {"temperature": 0.0} | {
             name: value for name, value in stated.items() if name not in CHOOSING
         }
-    if not CHOOSING.isdisjoint(entry.sampling):
+    if not CHOOSING.isdisjoint(own):
         stated = {name: value for name, value in stated.items() if name not in CHOOSING}
     try:
         sampling = SamplingParams().override(stated)
     except EngineError as error:
         raise ModelError(f"{folder / _GENERATION_FILE}: {error.message}") from None
-    sources = dict.fromkeys(stated, _GENERATION_FILE) | dict.fromkeys(entry.sampling, _REGISTRY)
-    return sampling.override(entry.sampling), sources
+    sources = dict.fromkeys(stated, _GENERATION_FILE) | dict.fromkeys(own, _REGISTRY)
+    return sampling.override(own), sources
 
 
 def eos_token_ids(

@@ -5,14 +5,28 @@ written or read costs that time, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
+
+from platformdirs import user_cache_path
+
+import engine
+from engine.native import kernels
 
 logger = logging.getLogger(__name__)
+
+# A finding has 1 to 30 KB.
+_MOST_FINDINGS = 16 << 20
+
+JsonT = TypeVar("JsonT")
 
 # Whether files are stored and used. Tests make all checks every time.
 KEPT = True
@@ -20,7 +34,12 @@ KEPT = True
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-def recall(path: Path, make: Callable[[], bytes], *, most: int) -> bytes:
+def cache_folder() -> Path:
+    """The program's folder for files that can be fetched or made again."""
+    return user_cache_path("batchdeck", appauthor=False)
+
+
+def content_of(path: Path, make: Callable[[], bytes], *, most: int) -> bytes:
     """The content of a kept file, which ends with its digest. It is made once.
 
     Args:
@@ -44,6 +63,19 @@ def recall(path: Path, make: Callable[[], bytes], *, most: int) -> bytes:
     except OSError as error:
         logger.warning("%s cannot be kept: %s", path, error)
     return content
+
+
+def recall(facts: tuple[object, ...], make: Callable[[], JsonT]) -> JsonT:
+    """A finding that depends on some facts and on the build alone, as JSON data. It is made once.
+
+    Args:
+        make: finds it.
+    """
+    digest = hashlib.sha256(repr((build(), facts)).encode()).hexdigest()
+    path = cache_folder() / "findings" / f"{digest}.json"
+    content = content_of(path, lambda: json.dumps(make()).encode(), most=_MOST_FINDINGS)
+    found: JsonT = json.loads(content)
+    return found
 
 
 @contextmanager
@@ -78,3 +110,31 @@ def _remove_oldest(file: Path, folder: Path, most: int) -> None:
         left -= stats[one].st_size
         if left < 0:
             one.unlink(missing_ok=True)
+
+
+@functools.cache
+def build() -> str:
+    """A digest of processor, kernels, libraries and code, on which the checks of any model
+    depend.
+    """
+    native = kernels()
+    facts: list[object] = [*map(version, ("torch", "transformers")), _processor()]
+    if native is not None:
+        facts += [native.level(), _stamp(Path(str(native.__file__)))]
+    folders = sorted(engine.__path__)  # two if an editable installation has the kernels elsewhere
+    facts += [_stamp(file) for one in folders for file in sorted(Path(one).rglob("*.py"))]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    found = file.stat()
+    return file.name, found.st_size, found.st_mtime_ns
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    named = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+    return repr(sorted({one for one in lines if one.partition("\t")[0].strip() in named}))

@@ -239,7 +239,7 @@ class _Chat:
     def read(cls, source: Source) -> _Chat:
         folder, tokenizer = source.folder, source.tokenizer
         generation = read_generation(folder)
-        sampling, sources = default_sampling(source.entry, generation, folder)
+        sampling, sources = default_sampling(source.entry.sampling, generation, folder)
         vocabulary = read_vocabulary(folder, tokenizer)
         _check_thinking(source.entry, vocabulary)
         ends = eos_token_ids(folder, generation, source.config, tokenizer, source.gguf)

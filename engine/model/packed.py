@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 from torch import Tensor
 
-from engine.model import kept, verdicts
+from engine.model import kept
 from engine.model.meter import Meter
 from engine.model.program.arena import aligned, allocate
 
@@ -190,7 +190,7 @@ def keep(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bo
         path: in the model's folder of packed weights (`ModelEntry.packed_folder`).
         is_wanted: called before each piece; if it returns False, nothing is stored.
     """
-    folder, build = path.parent.parent, verdicts.build()
+    folder, build = path.parent.parent, kept.build()
     whole = [None if one is None else _whole(one) for one in pieces]
     sizes = [None if one is None else len(one) for one in pieces]
     sums = [0 if one is None else _sum(one) for one in whole]

@@ -11,7 +11,7 @@ import torch
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
-from engine.model import verdicts
+from engine.model import kept
 from engine.model.checkpoint import CONFIG_FILE
 from engine.model.compact import packed_saving
 from engine.model.device import free_memory, loading_dtype
@@ -189,4 +189,4 @@ def _trace(source: Source, dtype: torch.dtype, *, latents: bool) -> TracedModel:
 
     config = source.part.to_json_string()
     facts = "trace", source.model_class.__name__, config, name_of(dtype), latents
-    return TracedModel.from_json(verdicts.recall(facts, make))
+    return TracedModel.from_json(kept.recall(facts, make))

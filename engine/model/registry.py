@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from packaging.version import InvalidVersion, Version
-from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
@@ -23,6 +22,7 @@ from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
 from engine.model.checkpoint import CONFIG_FILE, GGUF_PART, GGUF_SUFFIX, has_weights
 from engine.model.files import REGISTRY_BYTES, read_file
+from engine.model.kept import cache_folder
 
 BUILTIN = "builtin"
 
@@ -85,11 +85,6 @@ class WheelFile:
     @property
     def path(self) -> Path:
         return self.folder / PurePosixPath(self.member).name
-
-
-def cache_folder() -> Path:
-    """The program's folder for files that can be fetched again."""
-    return user_cache_path("batchdeck", appauthor=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

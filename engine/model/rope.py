@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Any
 
 import torch
@@ -36,29 +35,6 @@ def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
                 _set_kind(rotary, layer_type, "default")
     if {"longrope", "dynamic"} & _configured_kinds(model.config.get_text_config()):
         _check_independent(model, rotaries, max_model_len)
-
-
-def scaled_positions(config: Any) -> int:
-    """The number of positions that scaled rotations reach, by a text model's configuration; 0 if
-    nothing is scaled, or if `max_position_embeddings` counts the scaled ones.
-
-    YaRN (arXiv 2309.00071), linear and dynamic scaling reach the trained length times their factor.
-    The trained length is `original_max_position_embeddings`, or `max_position_embeddings` if that
-    is not stated. If types of layers have separate rotations, as in Gemma 3, the latter is the
-    whole.
-    """
-    parameters = getattr(config, "rope_parameters", None) or {}
-    by_type = [value for value in parameters.values() if isinstance(value, dict)]
-    reached = 0
-    for one in by_type or [parameters]:
-        trained = None if by_type else config.max_position_embeddings
-        trained = one.get("original_max_position_embeddings") or trained
-        factor = one.get("factor")
-        if one.get("rope_type") not in ("yarn", "linear", "dynamic"):
-            continue
-        if isinstance(trained, int) and isinstance(factor, (int, float)) and math.isfinite(factor):
-            reached = max(reached, int(trained * factor))
-    return reached
 
 
 def _choose(kind: str, rotary: Any, layer_type: str | None, max_model_len: int) -> None:

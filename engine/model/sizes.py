@@ -7,6 +7,7 @@ layers would never end.
 
 from __future__ import annotations
 
+import math
 import re
 import reprlib
 from collections.abc import Callable, Iterator
@@ -140,6 +141,29 @@ def check_elements(
         raise ModelError(
             f"{path} describes a model of {num_elements:,} numbers; its weights hold {stored:,}"
         )
+
+
+def scaled_positions(config: Any) -> int:
+    """The number of positions that scaled rotations reach, by a text model's configuration; 0 if
+    nothing is scaled, or if `max_position_embeddings` counts the scaled ones.
+
+    YaRN (arXiv 2309.00071), linear and dynamic scaling reach the trained length times their factor.
+    The trained length is `original_max_position_embeddings`, or `max_position_embeddings` if that
+    is not stated. If types of layers have separate rotations, as in Gemma 3, the latter is the
+    whole.
+    """
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_type = [value for value in parameters.values() if isinstance(value, dict)]
+    reached = 0
+    for one in by_type or [parameters]:
+        trained = None if by_type else config.max_position_embeddings
+        trained = one.get("original_max_position_embeddings") or trained
+        factor = one.get("factor")
+        if one.get("rope_type") not in ("yarn", "linear", "dynamic"):
+            continue
+        if isinstance(trained, int) and isinstance(factor, (int, float)) and math.isfinite(factor):
+            reached = max(reached, int(trained * factor))
+    return reached
 
 
 def _sizes(stated: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:

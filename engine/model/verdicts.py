@@ -7,28 +7,23 @@ original checks.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-import engine
 from engine.api.status import QuantizationLoss
 from engine.model import kept
 from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import Wrong
-from engine.model.registry import cache_folder
-from engine.native import kernels
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +31,6 @@ _LOGITS = "logits"  # their name among the tensors
 
 # A file has the tables of rotations: half a megabyte to 67 MB.
 _MOST_BYTES = 1 << 30
-# A finding has 1 to 30 KB.
-_MOST_FINDINGS = 16 << 20
-
-JsonT = TypeVar("JsonT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +54,7 @@ def key_of(files: Iterable[Path], *facts: object) -> str:
 
     Files are compared by path, size and time of the last change.
     """
-    digest = hashlib.sha256(build().encode())
+    digest = hashlib.sha256(kept.build().encode())
     for file in sorted(set(files)):
         found = file.stat()
         stated = (str(file.resolve()), found.st_size, found.st_mtime_ns, found.st_ino)
@@ -114,20 +105,6 @@ def keep(key: str, verdict: Verdict) -> None:
         logger.warning("the verdict on a model cannot be kept: %s", error)
 
 
-def recall(facts: tuple[object, ...], make: Callable[[], JsonT]) -> JsonT:
-    """A finding that depends on some facts and on the build alone, as JSON data. It is made once.
-
-    Args:
-        make: finds it.
-    """
-    digest = hashlib.sha256(repr((build(), facts)).encode()).hexdigest()
-    path = cache_folder() / "findings" / f"{digest}.json"
-    found: JsonT = json.loads(
-        kept.recall(path, lambda: json.dumps(make()).encode(), most=_MOST_FINDINGS)
-    )
-    return found
-
-
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -137,7 +114,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _file(key: str) -> Path:
-    return cache_folder() / "verdicts" / f"{key}.safetensors"
+    return kept.cache_folder() / "verdicts" / f"{key}.safetensors"
 
 
 def _wrong(at: int, kind: str, columns: int, reason: str) -> Wrong:
@@ -148,31 +125,3 @@ def _wrong(at: int, kind: str, columns: int, reason: str) -> Wrong:
 
 def _loss(tokens: int, equal_best: float, divergence: float) -> QuantizationLoss:
     return QuantizationLoss(int(tokens), float(equal_best), float(divergence))
-
-
-@functools.cache
-def build() -> str:
-    """A digest of processor, kernels, libraries and code, on which the checks of any model
-    depend.
-    """
-    native = kernels()
-    facts: list[object] = [torch.__version__, transformers.__version__, _processor()]
-    if native is not None:
-        facts += [native.level(), _stamp(Path(str(native.__file__)))]
-    folders = sorted(engine.__path__)  # two if an editable installation has the kernels elsewhere
-    facts += [_stamp(file) for one in folders for file in sorted(Path(one).rglob("*.py"))]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
-def _stamp(file: Path) -> tuple[str, int, int]:
-    found = file.stat()
-    return file.name, found.st_size, found.st_mtime_ns
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    named = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-    return repr(sorted({one for one in lines if one.partition("\t")[0].strip() in named}))

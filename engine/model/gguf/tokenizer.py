@@ -389,7 +389,7 @@ class _Builder:
             digest = hashlib.sha256("\0".join(self._tokens).encode("utf-8", "surrogatepass"))
             digest.update(order.astype("<i4").tobytes())
             path = self._kept_pairs / digest.hexdigest()
-            found = kept.recall(path, find, most=_MOST_PAIRS)
+            found = kept.content_of(path, find, most=_MOST_PAIRS)
         left, right = np.frombuffer(found, "<i4").reshape(2, -1).tolist()
         return left, right
 

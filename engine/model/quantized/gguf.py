@@ -21,14 +21,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 from engine.api.errors import ModelError
-from engine.model import kept, verdicts
+from engine.model import kept
 from engine.model.blame import blaming
 from engine.model.checkpoint import FLOATS, StoredTensor
 from engine.model.compact import block_types
 from engine.model.gguf.config import architecture_of, read_config
 from engine.model.gguf.header import read_header
 from engine.model.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
-from engine.model.registry import cache_folder
 from engine.model.stored import StoredWeight
 from engine.native import kernels
 
@@ -85,7 +84,7 @@ class GgufFile:
     @property
     def tokenizer_recipe(self) -> TokenizerRecipe:
         """What the file's tokenizer is built of."""
-        pairs = cache_folder() / "pairs" if kept.KEPT else None
+        pairs = kept.cache_folder() / "pairs" if kept.KEPT else None
         return TokenizerRecipe(self._header.metadata, self.path, pairs)
 
     def stored_weights(self, config: PreTrainedConfig) -> tuple[StoredWeight, ...]:
@@ -108,7 +107,7 @@ class GgufFile:
                 return _names(self._gguf, self._architecture, model, processor)
 
             facts = "names", self._architecture, config.to_json_string()
-            names = verdicts.recall(facts, find_names)
+            names = kept.recall(facts, find_names)
         groups: dict[str, dict[str, StoredTensor]] = {}
         for tensor in self.checkpoint.tensors:
             # Experts have no layer of their own, and so no `weight` in their name.

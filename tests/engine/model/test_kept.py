@@ -16,17 +16,17 @@ def _keeping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_made_is_read_later(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "file"
-    assert kept.recall(path, lambda: b"one", most=1000) == b"one"
-    assert kept.recall(path, lambda: b"two", most=1000) == b"one"
+    assert kept.content_of(path, lambda: b"one", most=1000) == b"one"
+    assert kept.content_of(path, lambda: b"two", most=1000) == b"one"
 
 
 @pytest.mark.parametrize("size", [0, 5, 34, 36])
 def test_a_broken_file_is_made_anew(tmp_path: Path, size: int) -> None:
     path = tmp_path / "file"
-    kept.recall(path, lambda: b"one", most=1000)
+    kept.content_of(path, lambda: b"one", most=1000)
     path.write_bytes((path.read_bytes() + b"x")[:size])
-    assert kept.recall(path, lambda: b"two", most=1000) == b"two"
-    assert kept.recall(path, lambda: b"three", most=1000) == b"two"
+    assert kept.content_of(path, lambda: b"two", most=1000) == b"two"
+    assert kept.content_of(path, lambda: b"three", most=1000) == b"two"
 
 
 def test_a_folder_that_cannot_be_written_costs_the_file_only(
@@ -34,11 +34,11 @@ def test_a_folder_that_cannot_be_written_costs_the_file_only(
 ) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "inside"
-    assert kept.recall(path, lambda: b"one", most=1000) == b"one"
+    assert kept.content_of(path, lambda: b"one", most=1000) == b"one"
     assert str(path) in caplog.text
 
 
 def test_the_oldest_files_are_removed(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
-        kept.recall(tmp_path / name, lambda: bytes(100), most=270)
+        kept.content_of(tmp_path / name, lambda: bytes(100), most=270)
     assert {one.name for one in tmp_path.iterdir()} == {"b", "c"}

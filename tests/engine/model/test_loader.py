@@ -235,7 +235,7 @@ def test_the_sampling_that_is_recommended_and_by_whom(
     by_registry: dict[str, object],
 ) -> None:
     entry = ModelEntry(name="mine", folder=Path(), sampling=registry)
-    sampling, sources = default_sampling(entry, generation, Path())
+    sampling, sources = default_sampling(entry.sampling, generation, Path())
     assert sampling == SamplingParams().override(by_checkpoint | by_registry)
     assert sources == dict.fromkeys(by_checkpoint, "generation_config.json") | dict.fromkeys(
         by_registry, "models.toml"

@@ -31,7 +31,7 @@ FOUND = Verdict(
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where verdicts are kept, for a test alone."""
     monkeypatch.setattr("engine.model.kept.KEPT", True)
-    monkeypatch.setattr(verdicts, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("engine.model.kept.cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache" / "verdicts"
 
 
