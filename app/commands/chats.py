@@ -6,12 +6,12 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from app.conversations.chat_file import ChatFileError, decode, dump, import_chats, load
 from app.process.exits import ExitCode
 from app.process.process import complain, show
 from app.screens.chats.export import as_markdown
 from app.settings.flags import FileFormat
 from app.settings.settings import Settings
-from app.store.chat_file import ChatFileError, decode, dump, load, take_in
 from app.store.conversation import Conversation
 from app.store.store import Store
 
@@ -55,7 +55,7 @@ def run_import(settings: Settings, path: Path) -> int:
         complain(f"{path}: {error}")
         return ExitCode.FAILED
     with closing(Store(settings.store_file)) as store:
-        take_in(store, chats)
+        import_chats(store, chats)
     for sentence in wrong:
         complain(sentence)
     show(f"imported {len(chats)} {'chat' if len(chats) == 1 else 'chats'}")

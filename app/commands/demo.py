@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.conversations.session import ChatSession
 from app.process import heap
 from app.process.columns import align
 from app.process.exits import ExitCode
@@ -16,7 +17,6 @@ from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
 from app.settings.layers import load_interface
 from app.settings.settings import Settings
 from app.store.conversation import Conversation, Message
-from app.store.session import ChatSession
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.telemetry import Distribution, StepRecord
 

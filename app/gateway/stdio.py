@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
+from app.conversations.session import ChatSession
 from app.gateway.control import Answer, Control, read_control
 from app.store.conversation import Conversation, Message
-from app.store.session import ChatSession
 from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient
 from engine.api.errors import ErrorInfo, InvalidRequestError, OverloadedError, UnavailableError

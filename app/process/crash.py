@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from app.settings.settings import Settings
-from app.store.private import make_file, make_folder, tighten
+from app.system.private import make_file, make_folder, tighten
 from app.system.versions import PACKAGES, version
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
-from app.store.private import make_file, make_folder, tighten, tighten_folder
+from app.system.private import make_file, make_folder, tighten, tighten_folder
 from widgets.harmless import harmless
 
 OURS = ("app", "engine", "widgets")

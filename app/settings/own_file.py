@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from app.settings.settings import SettingsError
-from app.store.private import make_folder
+from app.system.private import make_folder
 
 NAME = "interface.toml"
 _HEAD = "# Written by the settings of batchdeck's interface (F9).\n"

@@ -1,1 +1,1 @@
-"""What outlives the program: conversations, the journal of requests, sessions over them."""
+"""The SQLite store, as plain data: chats, the journal of requests, files and batches."""

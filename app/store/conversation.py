@@ -1,18 +1,20 @@
-"""Conversation: a chat and its tree of messages, as plain data."""
+"""Conversation: a chat, its tree of messages and their attachments, as plain data."""
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.store.attachment import Attachment, told_with
 from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage
 from engine.api.tools import ToolUse
+
+_FENCE = re.compile(r"^`{3,}", re.MULTILINE)
 
 
 def new_id() -> str:
@@ -66,6 +68,34 @@ class Asked:
     sampling: Mapping[str, object]
 
 
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A text file, or a pasted text.
+
+    Attributes:
+        name: of the file, without its folder, or of the paste.
+    """
+
+    name: str
+    text: str
+
+    @property
+    def prompt_text(self) -> str:
+        """The attachment in the prompt: its name, and the text in a fence of backticks that is
+        longer than any in the text."""
+        longest = max((len(found) for found in _FENCE.findall(self.text)), default=2)
+        fence = "`" * (longest + 1)
+        end = "" if self.text.endswith("\n") else "\n"
+        return f"{self.name}:\n{fence}\n{self.text}{end}{fence}"
+
+
+def with_attachments(content: str, attachments: tuple[Attachment, ...]) -> str:
+    """A message in the prompt: its attachments, and then its text."""
+    return "\n\n".join((*(attachment.prompt_text for attachment in attachments), content)).strip(
+        "\n"
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Message:
     """One message of a conversation's tree.
@@ -106,12 +136,12 @@ class Message:
     attachments: tuple[Attachment, ...] = ()
     asked: Asked | None = None
 
-    def told(self) -> ChatMessage:
+    def chat_message(self) -> ChatMessage:
         """The message in the form of the prompt."""
         use = self.tool_use
         return ChatMessage(
             self.role,
-            told_with(self.content, self.attachments) if use is None else use.content,
+            with_attachments(self.content, self.attachments) if use is None else use.content,
             self.thinking,
             () if use is None else use.calls,
             self.tool_call_id,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from app.store.attachment import Attachment
+from app.store.conversation import Attachment
 from app.store.database import Database
 
 

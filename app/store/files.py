@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
 from typing import NamedTuple
 
 from app.store.database import Database
 from app.store.leases import Leases
-from app.store.stored_file import FileState, StoredFile, new_file_id
 
 # Limits of a part of a file: so many lines, and it ends with the line that reaches so many bytes.
 PART_LINES = 256
@@ -56,6 +58,38 @@ _TAKEN = """
 SELECT state = 'deleted', count(*), coalesce(sum(num_bytes), 0) FROM file
 WHERE user = ? GROUP BY state = 'deleted'
 """
+
+
+class FileState(StrEnum):
+    """The state of a file. Only a `WHOLE` one is visible."""
+
+    FILLING = auto()
+    WHOLE = auto()
+    DELETED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """The properties of a file, without its lines.
+
+    Attributes:
+        number: identifies its lines in the store.
+        name: its name at upload.
+        created, expires: seconds since the epoch; None never expires.
+    """
+
+    number: int
+    id: str
+    user: str
+    name: str
+    purpose: str
+    num_bytes: int
+    created: float
+    expires: float | None
+
+
+def new_file_id() -> str:
+    return f"file-{uuid.uuid4().hex}"
 
 
 class Taken(NamedTuple):

@@ -31,7 +31,7 @@ WHERE request_id = ? AND attempt = ? AND ended_at IS NULL
 """
 
 # U+10FFFF is no character, and the last in the order of UTF-8.
-_UNTOLD = """
+_UNDELIVERED = """
 SELECT * FROM request
 WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
     AND ended_at IS NOT NULL AND told_at IS NULL
@@ -40,7 +40,7 @@ ORDER BY ended_at, attempt
 
 # The leases of a source's undelivered endings, and a statement that moves one process's endings to
 # another lease.
-_TELLERS = """
+_DELIVERERS = """
 SELECT DISTINCT lease FROM request
 WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
     AND ended_at IS NOT NULL AND told_at IS NULL
@@ -52,7 +52,7 @@ WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
     AND ended_at IS NOT NULL AND told_at IS NULL AND lease = ?4
 """
 
-_TOLD = """
+_MARK_DELIVERED = """
 UPDATE request SET told_at = ?
 WHERE request_id = ? AND attempt = ? AND ended_at IS NOT NULL AND told_at IS NULL
 """
@@ -171,7 +171,7 @@ class Journal:
         )
         return self._entry(rows[0]) if rows else None
 
-    def untold(self, source: str, prefix: str) -> list[JournalEntry]:
+    def undelivered(self, source: str, prefix: str) -> list[JournalEntry]:
         """Ended requests with undelivered endings, in the order in which they ended.
 
         Those of another live program are left out: it delivers them itself. So are damaged ones.
@@ -179,7 +179,7 @@ class Journal:
         Args:
             prefix: of their ids.
         """
-        rows = self._db.read(_UNTOLD, source, prefix)
+        rows = self._db.read(_UNDELIVERED, source, prefix)
         ours = {self._leases.own, *self._leases.dead(row["lease"] for row in rows)}
         entries = []
         for row in rows:
@@ -187,7 +187,7 @@ class Journal:
                 try:
                     entries.append(self._entry(row))
                 except DamagedError as error:
-                    log.error("an ending cannot be told: %s", error)
+                    log.error("an ending cannot be read: %s", error)
         return entries
 
     def adopt(self, source: str, prefix: str) -> int:
@@ -201,8 +201,8 @@ class Journal:
             the number of endings taken over.
         """
         self.end_orphans()
-        tellers = {row["lease"] for row in self._db.read(_TELLERS, source, prefix)}
-        dead = self._leases.dead(tellers)
+        deliverers = {row["lease"] for row in self._db.read(_DELIVERERS, source, prefix)}
+        dead = self._leases.dead(deliverers)
         if not dead:
             return 0
         with self._db.transaction():
@@ -210,13 +210,15 @@ class Journal:
                 self._db.write(_ADOPT, (source, prefix, self._leases.own, lease)) for lease in dead
             )
 
-    def mark_told(self, attempts: Iterable[tuple[str, int]]) -> None:
+    def mark_delivered(self, attempts: Iterable[tuple[str, int]]) -> None:
         """Mark the endings of these as delivered: request ids and attempts.
 
         This skips attempts that have not ended, or that are marked already.
         """
         now = time.time()
-        self._db.write_all(_TOLD, ((now, request_id, attempt) for request_id, attempt in attempts))
+        self._db.write_all(
+            _MARK_DELIVERED, ((now, request_id, attempt) for request_id, attempt in attempts)
+        )
 
     def forget(self, source: str, before: float, most: int = -1) -> int:
         """Remove requests with delivered endings that ended before a time (epoch seconds).

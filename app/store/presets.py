@@ -1,8 +1,10 @@
-"""Presets: named settings of chats."""
+"""Presets and prompts: settings of chats and texts, named by the user for reuse."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 
 from app.store.database import Database
 from engine.api.preset import Preset
@@ -54,3 +56,34 @@ class Presets:
     def begin_with(self, name: str) -> None:
         """Make this preset the default for new chats; none if `name` is empty."""
         self._db.write("UPDATE preset SET is_default = (name = ?)", (name,))
+
+
+class Prompts:
+    """The table `prompt`.
+
+    Args:
+        clock: seconds since the epoch.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._db = database
+        self._clock = clock
+
+    def all(self) -> dict[str, str]:
+        """The texts by name, in the order of names."""
+        rows = self._db.read("SELECT name, content FROM prompt ORDER BY name")
+        return {row["name"]: row["content"] for row in rows}
+
+    def save(self, name: str, text: str) -> None:
+        """Add a text, or replace the one with its name."""
+        self._db.write(
+            "INSERT INTO prompt (name, content, updated) VALUES (?1, ?2, ?3)"
+            " ON CONFLICT (name) DO UPDATE SET content = ?2, updated = ?3",
+            (name, text, self._clock()),
+        )
+
+    def delete(self, name: str) -> None:
+        self._db.write("DELETE FROM prompt WHERE name = ?", (name,))

@@ -7,8 +7,7 @@ import sqlite3
 from dataclasses import asdict
 from typing import Any
 
-from app.store.attachment import Attachment
-from app.store.conversation import Asked, Conversation, Message
+from app.store.conversation import Asked, Attachment, Conversation, Message
 from app.store.journal import dump_error, load_error
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage

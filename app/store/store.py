@@ -20,11 +20,7 @@ from app.store.drafts import Drafts
 from app.store.files import Files
 from app.store.journal import Journal
 from app.store.leases import Leases
-from app.store.on_view import OnView
-from app.store.presets import Presets
-from app.store.private import make_file, make_folder, tighten, tighten_folder
-from app.store.prompts import Prompts
-from app.store.roster import Roster
+from app.store.presets import Presets, Prompts
 from app.store.rows import (
     MESSAGE_COLUMNS,
     SAVE_CONVERSATION,
@@ -36,7 +32,9 @@ from app.store.rows import (
     read_message,
 )
 from app.store.search import Search
+from app.store.summaries import Summaries
 from app.system.paths import CRASHES
+from app.system.private import make_file, make_folder, tighten, tighten_folder
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +72,11 @@ class Store:
     Attributes:
         journal: of the requests.
         search: finds words in titles and messages.
-        roster: all chats, a line each.
+        summaries: a row of each chat, and which one is shown.
         branches: the branching of conversations.
         contexts: their token ids.
         presets, prompts: the user's named settings and texts.
         drafts: unsent messages.
-        on_view: the chat on view.
         files: files of lines, uploaded or written by batches.
         batches: requests of files that are answered one by one.
 
@@ -103,11 +100,10 @@ class Store:
             self.presets = Presets(self._db)
             self.prompts = Prompts(self._db)
             self.drafts = Drafts(self._db)
-            self.on_view = OnView(self._db)
             self.branches = Branches(self._db)
             self.contexts = Contexts(self._db)
             self.search = Search(path)
-            self.roster = Roster(self._db)
+            self.summaries = Summaries(self._db)
             self.journal = Journal(self._db, self._leases)
             self.journal.end_orphans()
             self.files = Files(self._db, self._leases)

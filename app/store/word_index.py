@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.store.database import PAUSE_SECONDS, Database, HinderedError, StoreError
-from app.store.private import make_file
 from app.store.query import split
 from app.store.rows import read_attachments
+from app.system.private import make_file
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from tests.support.mqtt_serving import Serving
 MOMENTS: dict[str, tuple[type, str]] = {
     "journalled": (Inbound, "ack"),
     "ended": (Delivery, "add"),
-    "told": (Journal, "mark_told"),
+    "told": (Journal, "mark_delivered"),
 }
 START_SECONDS = 20.0
 

@@ -70,7 +70,7 @@ class Delivery:
         journal, prefix = self._store.journal, f"{pool}/"
         if not journal.adopt(MQTT, prefix):
             return
-        for entry in journal.untold(MQTT, prefix):
+        for entry in journal.undelivered(MQTT, prefix):
             try:
                 ending = ending_of(Caller.of(entry.request_id), entry)
                 assert ending is not None
@@ -163,6 +163,6 @@ class Delivery:
         if not told:
             return
         try:
-            self._store.journal.mark_told(told)
+            self._store.journal.mark_delivered(told)
         except StoreError as error:
             log.error("%d endings will be told again after a restart: %s", len(told), error)

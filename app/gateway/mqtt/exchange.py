@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.conversations.history import History
 from app.gateway.exchange import fault_of, next_version, shown, transcript_of
 from app.gateway.faults import Fault
 from app.gateway.logprobs import prompt_logprobs, token_bytes
@@ -32,7 +33,6 @@ from app.gateway.mqtt.transport.link import Outgoing
 from app.gateway.sources import MQTT, salt_of
 from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
-from app.store.history import History
 from app.store.journal import JournalEntry
 from engine.api.client import ChatMessage, Submission
 from engine.api.errors import ErrorInfo

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from app.conversations.history import History
 from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
 from app.gateway.mqtt.delivery import deliver_ending
@@ -24,7 +25,6 @@ from app.gateway.sources import MQTT
 from app.gateway.tally import TOPIC_LENGTH, Tally
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
-from app.store.history import History
 from app.store.journal import JournalEntry
 from app.store.store import Store
 from engine.api.client import ChatMessage, EngineClient

@@ -10,8 +10,7 @@ from app.screens.chats.draft_meter import DraftMeter, Length
 from app.screens.chats.open_session import OpenSession, as_written
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.engine_watch import EngineWatch
-from app.store.attachment import Attachment
-from app.store.conversation import Message
+from app.store.conversation import Attachment, Message
 from app.store.database import StoreError
 from app.store.drafts import Draft
 from app.store.store import Store

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from app.store.attachment import Attachment
+from app.store.conversation import Attachment
 from engine.api.client import EngineClient
 
 # A text that is shorter is estimated: it is a few tokens more or less.
@@ -65,7 +65,7 @@ class DraftMeter:
         if model != self._model:
             self._model, self._text, self._counted = model, "", None
             self._files.clear()
-        self._files = {a: self._files.get(a) or self._begin(a.told) for a in attachments}
+        self._files = {a: self._files.get(a) or self._begin(a.prompt_text) for a in attachments}
         parts = [self._part(self._files[a]) for a in attachments]
         parts.append(self._typed(text, exact))
         return Length(

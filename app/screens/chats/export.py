@@ -6,8 +6,7 @@ import re
 import time
 from collections.abc import Iterable
 
-from app.store.attachment import told_with
-from app.store.conversation import Conversation, Message
+from app.store.conversation import Conversation, Message, with_attachments
 from widgets.figures import count, duration
 
 MAX_CLIPBOARD = 100_000  # bytes that common terminals take by OSC 52
@@ -37,7 +36,7 @@ def as_markdown(
             parts.append(
                 f"<details><summary>Thinking</summary>\n\n{message.thinking}\n</details>\n"
             )
-        parts.append(f"{told_with(message.content, message.attachments)}\n")
+        parts.append(f"{with_attachments(message.content, message.attachments)}\n")
         if figures := _figures(message):
             parts.append(f"*{figures}*\n")
     return "\n".join(parts)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import date
 
+from app.conversations.session import ChatSession
 from app.gateway.sources import THEIRS
 from app.screens.chats.chat_settings import ChatSettings
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
 from app.store.drafts import Draft
-from app.store.session import ChatSession
 from engine.api.lifecycle import FinishReason
 from widgets.chat.entry import Entry
 from widgets.glyphs import UNICODE

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from app.conversations.session import ChatSession
 from app.gateway.sources import MQTT
 from app.screens.chats.chat_settings import ChatSettings, Defaults
 from app.screens.chats.numbering import Numbering
@@ -15,7 +16,6 @@ from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
 from app.store.database import StoreError
-from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import EngineClient
 from engine.api.lifecycle import FinishReason
@@ -355,7 +355,7 @@ class SessionList:
     def _last_on_view(self) -> OpenSession | None:
         """The session that was on view last; None if that is not known, or it is not open."""
         try:
-            return self.find(self.store.on_view.key())
+            return self.find(self.store.summaries.shown())
         except StoreError as error:
             log.error("%s", error)
             return None
@@ -364,6 +364,6 @@ class SessionList:
         """Store which session is on view, for the next start. If that fails, another one is shown
         then, which is only logged."""
         try:
-            self.store.on_view.keep(session.key)
+            self.store.summaries.show(session.key)
         except StoreError as error:
             log.error("which chat is on view is not kept: %s", error)

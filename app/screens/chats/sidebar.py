@@ -11,7 +11,7 @@ from app.screens.chats.entries import mark_of
 from app.screens.chats.open_session import UNTITLED, OpenSession
 from app.screens.chats.sessions import SessionList
 from app.store.database import StoreError
-from app.store.roster import Listed
+from app.store.summaries import ChatSummary
 from engine.api.snapshot import RequestView
 from widgets.chat.chat_list import ChatList, ChatRow
 from widgets.chat_number import ChatNumber
@@ -34,7 +34,7 @@ class Sidebar:
         self._view = view
         self._clock = clock
         self._version: int | None = None
-        self._listed: dict[str, Listed] = {}
+        self._listed: dict[str, ChatSummary] = {}
         self._open: dict[str, OpenSession] = {}
         self._views: Mapping[str, RequestView] = {}
         self._paused = False
@@ -51,9 +51,9 @@ class Sidebar:
             return
         sessions = self._sessions
         try:
-            version = sessions.store.roster.version()
+            version = sessions.store.summaries.version()
             if version != self._version:
-                self._listed = {one.id: one for one in sessions.store.roster.chats()}
+                self._listed = {one.id: one for one in sessions.store.summaries.all()}
                 self._version = version
         except StoreError as error:
             # The rows that were read before stay. Logged once: this runs many times a second.

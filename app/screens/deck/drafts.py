@@ -8,11 +8,11 @@ from pathlib import Path
 
 from textual.timer import Timer
 
+from app.conversations.question import read_attachment
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.composer import keep_draft
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
-from app.store.attachment import read_attachment
 from app.store.database import StoreError
 from app.store.drafts import Draft
 from engine.api.errors import InvalidRequestError

@@ -57,7 +57,7 @@ class ChatFiles:
 
     def duplicate(self) -> None:
         """Open a copy of the chat on view, with all its branches."""
-        from app.store.chat_file import load, take_in
+        from app.conversations.chat_file import import_chats, load
 
         session = self._sessions.current
         if session.chat.is_busy:
@@ -70,7 +70,7 @@ class ChatFiles:
         ((chat, messages),) = chats
         chat = replace(chat, title=f"{chat.title} (copy)", is_named=True, is_archived=False)
         with self._user.errors_shown():
-            take_in(self._sessions.store, [(chat, messages)])
+            import_chats(self._sessions.store, [(chat, messages)])
             self._chats.open(chat.id)
 
     def copy(self) -> None:
@@ -91,12 +91,12 @@ class ChatFiles:
             self._write(file_name("chats", "json"), text)
 
     async def _import(self, path: Path, failed: Callable[[], object]) -> None:
-        from app.store.chat_file import ChatFileError, decode, load, take_in
+        from app.conversations.chat_file import ChatFileError, decode, import_chats, load
 
         try:
             data = await asyncio.to_thread(path.read_bytes)
             chats, wrong = await asyncio.to_thread(load, decode(data))
-            await asyncio.to_thread(take_in, self._sessions.store, chats)
+            await asyncio.to_thread(import_chats, self._sessions.store, chats)
         except OSError as error:
             self._user.fail(f"{path}: {error.strerror}")
             failed()
@@ -118,7 +118,7 @@ class ChatFiles:
     def _dumped(self, key: str | None) -> str:
         """One chat of the store as JSON, or all of them if `key` is None; empty, with a message to
         the user, if there is none. May be called on any thread."""
-        from app.store.chat_file import dump
+        from app.conversations.chat_file import dump
 
         with self._user.errors_shown():
             store = self._sessions.store

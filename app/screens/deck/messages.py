@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.conversations.fork import fork
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.open_session import as_written
 from app.screens.chats.sessions import SessionList
@@ -14,7 +15,6 @@ from app.screens.deck.control import EngineControl
 from app.screens.deck.dialogue import Dialogue
 from app.store.conversation import Message
 from app.store.drafts import Draft
-from app.store.fork import fork
 
 
 @dataclass(eq=False)

@@ -114,7 +114,7 @@ def test_a_damaged_request_keeps_no_other_from_being_told(
             store.journal.end(name, FinishReason.ERROR, ErrorInfo("engine_error", "broke"))
     spoil(path, "UPDATE request SET error = '{\"type' WHERE request_id = 'bad'")
     with closing(Store(path)) as store:
-        assert [entry.request_id for entry in store.journal.untold("mqtt", "")] == ["good"]
+        assert [entry.request_id for entry in store.journal.undelivered("mqtt", "")] == ["good"]
         assert "the request 'bad' is damaged (JSONDecodeError: Unterminated" in caplog.text
         with pytest.raises(StoreError, match="the request 'bad' is damaged"):
             store.journal.last("bad")

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.store import database, files
-from app.store.files import Line
+from app.store.files import Line, StoredFile
 from app.store.store import Store
-from app.store.stored_file import StoredFile
 
 DAY = 24 * 3600.0
 

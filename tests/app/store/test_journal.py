@@ -88,19 +88,19 @@ def test_owners_are_told_in_the_order_of_the_ends(store: Store) -> None:
     begin(store, "p/u/1", "p/u/2", "p/v/3", "p/u/open")
     begin(store, "p/u/screen", source="screen")
     end(store, "p/v/3", "p/u/2", "p/u/1", "p/u/screen")
-    assert ids(store.journal.untold("mqtt", "p/")) == ["p/v/3", "p/u/2", "p/u/1"]
-    assert ids(store.journal.untold("mqtt", "p/u/")) == ["p/u/2", "p/u/1"]
-    assert ids(store.journal.untold("mqtt", "")) == ["p/v/3", "p/u/2", "p/u/1"]
+    assert ids(store.journal.undelivered("mqtt", "p/")) == ["p/v/3", "p/u/2", "p/u/1"]
+    assert ids(store.journal.undelivered("mqtt", "p/u/")) == ["p/u/2", "p/u/1"]
+    assert ids(store.journal.undelivered("mqtt", "")) == ["p/v/3", "p/u/2", "p/u/1"]
     before = time.time()
-    store.journal.mark_told([("p/u/2", 1), ("p/u/open", 1), ("p/u/unknown", 1), ("p/v/3", 2)])
-    assert ids(store.journal.untold("mqtt", "p/")) == ["p/v/3", "p/u/1"]
+    store.journal.mark_delivered([("p/u/2", 1), ("p/u/open", 1), ("p/u/unknown", 1), ("p/v/3", 2)])
+    assert ids(store.journal.undelivered("mqtt", "p/")) == ["p/v/3", "p/u/1"]
     told, not_ended = store.journal.entry("p/u/2"), store.journal.entry("p/u/open")
     assert told is not None
     assert told.told_at is not None
     assert told.told_at >= before
     assert not_ended is not None
     assert not_ended.told_at is None
-    store.journal.mark_told([("p/u/2", 1)])
+    store.journal.mark_delivered([("p/u/2", 1)])
     assert store.journal.entry("p/u/2") == told
 
 
@@ -113,7 +113,7 @@ def test_only_what_is_told_and_old_is_forgotten(
     end(store, "told", "untold", "screen")
     monkeypatch.setattr("app.store.journal.time.time", lambda: 200.0)
     end(store, "young")
-    store.journal.mark_told([("told", 1), ("young", 1), ("screen", 1)])
+    store.journal.mark_delivered([("told", 1), ("young", 1), ("screen", 1)])
     assert store.journal.forget("mqtt", 100.0) == 0
     assert store.journal.forget("mqtt", 200.0) == 1
     kept = ("untold", "young", "open", "screen")
@@ -132,7 +132,7 @@ def test_untold_are_those_with_the_prefix(
     with closing(Store(tmp_path_factory.mktemp("journal") / "store.db")) as store:
         begin(store, *names)
         end(store, *names)
-        untold = store.journal.untold("mqtt", prefix)
+        untold = store.journal.undelivered("mqtt", prefix)
         assert set(ids(untold)) == {name for name in names if name.startswith(prefix)}
 
 
@@ -161,17 +161,17 @@ def test_a_live_process_tells_its_own_and_a_dead_ones_are_told_by_the_next(path:
         beside = Store(path)
         begin(beside, "p/mine")
         end(beside, "p/mine")
-        assert ids(beside.journal.untold("mqtt", "p/")) == ["p/mine"]
+        assert ids(beside.journal.undelivered("mqtt", "p/")) == ["p/mine"]
         process.stdin.close()
         assert process.wait() == -signal.SIGKILL
     # What it had ended can be told now; what it had not is ended by whoever opens the store next.
-    assert ids(beside.journal.untold("mqtt", "p/")) == ["p/ended", "p/mine"]
+    assert ids(beside.journal.undelivered("mqtt", "p/")) == ["p/ended", "p/mine"]
     after = Store(path)
-    ended, orphan = after.journal.untold("mqtt", "p/")
+    ended, orphan = after.journal.undelivered("mqtt", "p/")
     assert (ended.request_id, ended.ending) == ("p/ended", "E")
     assert (orphan.request_id, orphan.error, orphan.ending) == ("p/open", RESTARTED, None)
     beside.close()
-    assert ids(after.journal.untold("mqtt", "p/")) == ["p/ended", "p/mine", "p/open"]
+    assert ids(after.journal.undelivered("mqtt", "p/")) == ["p/ended", "p/mine", "p/open"]
     after.close()
 
 
@@ -189,8 +189,8 @@ def test_a_dead_process_is_adopted_once_and_a_live_one_is_not(path: Path) -> Non
         assert one.journal.adopt("mqtt", "q/") == 0
         assert one.journal.adopt("mqtt", "p/") == 2
         assert one.journal.adopt("mqtt", "p/") == two.journal.adopt("mqtt", "p/") == 0
-        assert ids(two.journal.untold("mqtt", "p/")) == []
-        assert ids(one.journal.untold("mqtt", "p/")) == ["p/ended", "p/open"]
+        assert ids(two.journal.undelivered("mqtt", "p/")) == []
+        assert ids(one.journal.undelivered("mqtt", "p/")) == ["p/ended", "p/open"]
 
 
 def test_a_lease_that_cannot_be_looked_at_is_named(store: Store, path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_lease_that_cannot_be_looked_at_is_named(store: Store, path: Path) -> 
         db.execute("UPDATE request SET lease = 'folder'")
     (path.with_name("store.db-leases") / "folder.lease").mkdir()
     with pytest.raises(StoreError, match=r"store\.db-leases: a lease cannot be looked at \(Is a"):
-        store.journal.untold("mqtt", "")
+        store.journal.undelivered("mqtt", "")
 
 
 def test_no_look_into_the_journal_reads_all_of_it(store: Store, path: Path) -> None:
@@ -211,9 +211,9 @@ def test_no_look_into_the_journal_reads_all_of_it(store: Store, path: Path) -> N
     end(store, "r")
     store.journal.entry("r")
     store.journal.last("r")
-    store.journal.untold("mqtt", "r")
+    store.journal.undelivered("mqtt", "r")
     store.journal.adopt("mqtt", "r")
-    store.journal.mark_told([("r", 1)])
+    store.journal.mark_delivered([("r", 1)])
     store.journal.forget("mqtt", 1.0)
     store._db._db.set_trace_callback(None)
     looks = [s for s in statements if re.match(r"\s*(SELECT|UPDATE|DELETE)", s)]
@@ -230,6 +230,6 @@ def test_no_look_into_the_journal_reads_all_of_it(store: Store, path: Path) -> N
         [("SEARCH", "request_untold")],
         [("SCAN", "request_unfinished")],  # adopt: those that have not ended, and only they
         [("SEARCH", "request_untold")],  # adopt
-        [by_key],  # mark_told
+        [by_key],  # mark_delivered
         [by_key, ("SEARCH", "request_told")],
     ]

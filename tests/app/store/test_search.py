@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.store.attachment import Attachment
-from app.store.conversation import Conversation, Message
+from app.store.conversation import Attachment, Conversation, Message
 from app.store.database import Database, HinderedError
 from app.store.query import QueryError, parse
 from app.store.search import Search

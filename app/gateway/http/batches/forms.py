@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from app.store.files import StoredFile
 from app.store.stored_batch import BatchStatus, StoredBatch
-from app.store.stored_file import StoredFile
 
 
 def file_told(file: StoredFile) -> dict[str, object]:

@@ -19,9 +19,8 @@ from app.gateway.http.batches.sweep import Sweep
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.file_requests import UploadForm, read_texts
 from app.gateway.http.service import Service
-from app.store.files import Line
+from app.store.files import Line, StoredFile
 from app.store.store import Store
-from app.store.stored_file import StoredFile
 
 # Most bytes of a file that are buffered for the store, besides the current line.
 HELD_BYTES = 1 << 19

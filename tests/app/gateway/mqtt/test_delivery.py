@@ -49,7 +49,7 @@ class Way:
         self.open.append(asyncio.get_running_loop().create_future())
         return await self.open[-1]
 
-    def mark_told(self, attempts: Iterable[tuple[str, int]]) -> None:
+    def mark_delivered(self, attempts: Iterable[tuple[str, int]]) -> None:
         if self.is_broken:
             raise StoreError("no room")
         self.told += attempts

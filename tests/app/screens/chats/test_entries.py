@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from app.conversations.session import ChatSession
 from app.screens.chats.entries import Entries, outcome, progress
 from app.screens.chats.sessions import SessionList
-from app.store.attachment import Attachment
-from app.store.conversation import Conversation, Message
-from app.store.session import ChatSession
+from app.store.conversation import Attachment, Conversation, Message
 from app.store.store import Store
 from engine.api.client import ChatMessage, Submission
 from engine.api.errors import ErrorInfo

@@ -243,8 +243,8 @@ def test_a_store_that_cannot_keep_it_keeps_nobody_from_going_on(
         sessions.new()
         ask(sessions, engine, text)
     fails = Mock(side_effect=StoreError("locked"))
-    monkeypatch.setattr(store.on_view, "keep", fails)
-    monkeypatch.setattr(store.on_view, "key", fails)
+    monkeypatch.setattr(store.summaries, "show", fails)
+    monkeypatch.setattr(store.summaries, "shown", fails)
     sessions.go_to(sessions.sessions[0])
     assert sessions.current.title == "a"
     sessions.close_all()
@@ -377,6 +377,6 @@ def test_chats_that_never_were_on_a_screen_are_numbered_once(
         store.save_conversation(chat)
     SessionList(engine, store)
     assert [chat.number for chat in store.conversations()] == [2, 1, 3]
-    before = store.roster.version()
+    before = store.summaries.version()
     SessionList(engine, store)
-    assert store.roster.version() == before
+    assert store.summaries.version() == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from app.store.session import ChatSession
+from app.conversations.session import ChatSession
 from app.store.store import Store
 from tests.app.screens.stage import REPLIES, Stage, staged
 from tests.support.scripted_engine import ScriptedEngine

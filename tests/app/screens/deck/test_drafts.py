@@ -8,8 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from app.conversations.question import MAX_BYTES
 from app.screens.dialogs.dialog import AskText
-from app.store.attachment import MAX_BYTES, Attachment
+from app.store.conversation import Attachment
 from app.store.database import StoreError
 from app.store.drafts import Draft
 from tests.app.screens.stage import Stage, staged

@@ -7,11 +7,11 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import engine.builtin.corpus
+from app.conversations.session import ChatSession
 from app.process.serving import serving
 from app.screens.demo.crowd import TURNS
 from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
 from app.store.conversation import Conversation
-from app.store.session import ChatSession
 from engine.api.client import EngineClient, LoadRequest
 
 CORPUS = Path(engine.builtin.corpus.__file__).parent

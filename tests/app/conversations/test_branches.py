@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from app.conversations.fork import fork
+from app.conversations.history import History
+from app.conversations.session import ChatSession
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
-from app.store.fork import fork
-from app.store.history import History
 from app.store.journal import RESTARTED
-from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.errors import InvalidRequestError
 from tests.support.scripted_engine import ScriptedEngine

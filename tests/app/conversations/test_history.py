@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.conversations.history import History
 from app.store.conversation import Conversation, Message
 from app.store.database import DeletedError, StoreError
-from app.store.history import History
 from app.store.journal import JournalEntry
 from app.store.store import Store
 from engine.api.client import ChatMessage
@@ -165,7 +165,7 @@ def test_a_reply_that_another_thread_sees_ended_is_complete(
             if name == "finish_reason" and value is not None:
                 complete.append((self.usage, self.timings, self.error) == told)
 
-    monkeypatch.setattr("app.store.history.Message", Seen)
+    monkeypatch.setattr("app.conversations.history.Message", Seen)
     history = History(remote())
     question, reply = begin(history, "one", "r")
     finish = end_of(history, question, FinishReason.ERROR)

@@ -1,4 +1,4 @@
-"""Roster: one line for each chat, for lists."""
+"""Summaries: a row of each chat, for lists, and which chat is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORDER BY updated DESC
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ChatSummary:
     """One chat.
 
     Attributes:
@@ -34,8 +34,8 @@ class Listed:
     model: str
 
 
-class Roster:
-    """Reads chats without their messages.
+class Summaries:
+    """Chats without their messages: the tables `roster` and `on_view`.
 
     Raises:
         StoreError: from every method.
@@ -44,11 +44,20 @@ class Roster:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def chats(self) -> list[Listed]:
+    def all(self) -> list[ChatSummary]:
         """Chats that are neither archived nor deleted, the last used first."""
-        return [Listed(*row) for row in self._db.read(_CHATS)]
+        return [ChatSummary(*row) for row in self._db.read(_CHATS)]
 
     def version(self) -> int:
         """A number that changes whenever a chat is added, changed or removed, by any program.
         Replies in progress are written many times a second, and do not change it."""
         return int(self._db.read("SELECT version FROM roster")[0][0])
+
+    def shown(self) -> str:
+        """The id of the chat on view; empty if none was yet. The chat may not be in the store: it
+        was deleted meanwhile, or never had messages."""
+        return str(self._db.read("SELECT conversation_id FROM on_view")[0][0])
+
+    def show(self, conversation_id: str) -> None:
+        """Keep the id of the chat on view. The last writer of several programs wins."""
+        self._db.write("UPDATE on_view SET conversation_id = ?", (conversation_id,))

@@ -91,7 +91,9 @@ def load(text: str) -> tuple[list[tuple[Conversation, list[Message]]], list[str]
         try:
             chats.append(_read(raw))
         except ValueError as error:
-            wrong.append(f"chats.{place} ({raw.get('title', '')!r}) is left out: {_told(error)}")
+            wrong.append(
+                f"chats.{place} ({raw.get('title', '')!r}) is left out: {_describe(error)}"
+            )
     return chats, wrong
 
 
@@ -104,7 +106,7 @@ def decode(data: bytes) -> str:
         raise ChatFileError(f"it is no file of chats: {why}") from None
 
 
-def take_in(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
+def import_chats(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
     """Import chats into the store, all or none.
 
     Others may write in between. Until all of them are stored they are marked as deleted: they are
@@ -196,7 +198,7 @@ def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
         try:
             head = _Message.model_validate(one)
         except ValidationError as error:
-            raise ValueError(f"{where}.{_told(error)}") from None
+            raise ValueError(f"{where}.{_describe(error)}") from None
         if head.id in ids:
             raise ValueError(f"{where}.id is {head.id!r}, as another message's; it must be its own")
         if head.parent_id is not None and head.parent_id not in ids:
@@ -212,7 +214,7 @@ def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
     try:
         messages = _MESSAGES.validate_python(listed)
     except ValidationError as error:
-        raise ValueError(f"messages.{_told(error)}") from None
+        raise ValueError(f"messages.{_describe(error)}") from None
     for message in messages:
         if message.role == "assistant" and message.finish_reason is None:
             message.finish_reason = FinishReason.ABORT  # it was unfinished when it was exported
@@ -226,7 +228,7 @@ def _dumped(messages: list[Message]) -> list[dict[str, Any]]:
     return dumped
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """The first fault, with its field, its value and what is allowed."""
     if not isinstance(error, ValidationError):
         return str(error)

@@ -6,22 +6,69 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.store.attachment import Attachment
-from app.store.branch_on_view import BranchOnView
-from app.store.conversation import Asked, Conversation, Message
+from app.conversations.question import check_question, title_from
+from app.conversations.shown_branch import ShownBranch
+from app.store.conversation import Asked, Attachment, Conversation, Message
 from app.store.database import StoreError
-from app.store.question import check_question, title_from
-from app.store.resumed import Resumed
 from app.store.store import Store
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
-from engine.api.lifecycle import FinishReason
-from engine.api.stream import Context, Delta, Finish
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.stream import Context, Delta, Finish, Usage
 
 log = logging.getLogger(__name__)
 
 
-class History(BranchOnView):
+class ResumedReply:
+    """The earlier text of a reply stays until its stream repeats it.
+
+    Args:
+        context: the token ids of that earlier part; None if they are not stored.
+    """
+
+    def __init__(self, reply: Message, context: Context | None) -> None:
+        self.context = context
+        self._usage = reply.usage or Usage(0, 0, 0)
+        self._timings = reply.timings or Timings()
+        self._is_repeated = False
+
+    def take(self, reply: Message, delta: Delta) -> None:
+        """Clear the earlier text before the first delta, which repeats all of it."""
+        if not self._is_repeated and (delta.text or delta.thinking):
+            reply.thinking = reply.content = ""
+            self._is_repeated = True
+
+    def timings(self, usage: Usage, later: Timings) -> Timings:
+        """The timings of the whole reply: it has one time to first token, and the times of its
+        parts add up.
+
+        Args:
+            usage: of the whole reply.
+            later: of the continuation.
+        """
+        first = self._timings
+        if first.ttft is None:
+            return later
+        gaps = max(0, self._usage.completion_tokens - 1)
+        later_gaps = max(0, usage.completion_tokens - self._usage.completion_tokens - 1)
+        parts = [(first.tpot, gaps), (later.tpot, later_gaps)]
+        known = [(tpot, count) for tpot, count in parts if tpot is not None and count]
+        return Timings(
+            queue=first.queue,
+            prefill=first.prefill,
+            decode=_sum(first.decode, later.decode),
+            ttft=first.ttft,
+            tpot=sum(t * n for t, n in known) / sum(n for _, n in known) if known else None,
+            e2e=_sum(first.e2e, later.e2e),
+            thinking=_sum(first.thinking, later.thinking),
+        )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None and other is None else (one or 0.0) + (other or 0.0)
+
+
+class History(ShownBranch):
     """A conversation's messages, which form a tree. One thread changes it.
 
     A regenerated reply and an edited message are alternatives of the old one. The branch that ends
@@ -43,7 +90,7 @@ class History(BranchOnView):
         # Unsaved contexts of replies.
         self._contexts: dict[str, Context] = {}
         self._stale: set[str] = set()  # replies whose stored contexts are out of date
-        self._resumed: Resumed | None = None  # the reply in progress, if it was resumed
+        self._resumed: ResumedReply | None = None  # the reply in progress, if it was resumed
 
     def add(
         self,
@@ -112,14 +159,14 @@ class History(BranchOnView):
         Args:
             asked: the settings, if not the conversation's current ones.
         """
-        told: list[Message] = []
+        turns: list[Message] = []
         for turn in _turns(self._tree.branch(question.parent_id)):
             if turn[-1].content or turn[-1].finish_reason is not FinishReason.ERROR:
-                told += turn
+                turns += turn
         system = self.conversation.system if asked is None else asked.system
         first = (ChatMessage("system", system),) if system else ()
-        messages = (*first, *(message.told() for message in (*told, question)))
-        lengths = {message.id: len(first) + n for n, message in enumerate(told, 1)}
+        messages = (*first, *(message.chat_message() for message in (*turns, question)))
+        lengths = {message.id: len(first) + n for n, message in enumerate(turns, 1)}
         newest = self._newest_context(question.parent_id)
         if newest is None or newest[1].num_messages != lengths.get(newest[0]):
             return messages, None
@@ -184,13 +231,13 @@ class History(BranchOnView):
             messages, context and begun for `Submission`.
         """
         assert reply.parent_id is not None
-        told, context = self.prompt(self._tree[reply.parent_id], reply.asked)
-        messages, begun = (*told, reply.told()), 0
+        messages_before, context = self.prompt(self._tree[reply.parent_id], reply.asked)
+        messages, begun = (*messages_before, reply.chat_message()), 0
         newest = self._newest_context(reply.id)
         own = newest[1] if newest is not None and newest[0] == reply.id else None
         if own is not None and own.num_messages == len(messages) and reply.usage is not None:
             context, begun = own, reply.usage.completion_tokens
-        self._resumed = Resumed(reply, own)
+        self._resumed = ResumedReply(reply, own)
         self._contexts.pop(reply.id, None)
         self._stale.add(reply.id)
         self._making = reply.id

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from app.store.attachment import Attachment
-from app.store.conversation import Conversation, Message
+from app.conversations.history import History
+from app.store.conversation import Attachment, Conversation, Message
 from app.store.database import StoreError
-from app.store.history import History
 from app.store.journal import Journal, JournalEntry
 from app.store.store import Store
 from engine.api.client import EngineClient, Submission, new_request_id

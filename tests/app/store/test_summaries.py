@@ -19,10 +19,10 @@ def test_a_reply_in_the_making_does_not_change_the_list(store: Store) -> None:
     with store.transaction():
         store.save_conversation(chat)
         store.save_message(reply)
-    before = store.roster.version()
+    before = store.summaries.version()
     reply.content = "More"
     store.save_message(reply)
-    assert store.roster.version() == before
+    assert store.summaries.version() == before
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_another_program_does_to_a_chat_does(
 ) -> None:
     chat = Conversation(updated=1.0)
     store.save_conversation(chat)
-    before = store.roster.version()
+    before = store.summaries.version()
     with closing(Store(tmp_path / "store.db")) as other:
         deed(other, chat)
-    assert store.roster.version() != before
+    assert store.summaries.version() != before

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.conversations.session import ChatSession
 from app.store.conversation import Conversation, Message
-from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import FinishReason

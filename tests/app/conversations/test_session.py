@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from app.conversations.history import History
+from app.conversations.session import ChatSession
 from app.store.conversation import Conversation, Message
-from app.store.history import History
 from app.store.journal import RESTARTED
-from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo, InvalidRequestError

@@ -1,20 +1,20 @@
-"""BranchOnView: the branch of a conversation that is on view, and switching to another one."""
+"""ShownBranch: the branch of a conversation that is on view, and switching to another one."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 
+from app.conversations.question import title_from
+from app.conversations.tree import Tree
 from app.store.conversation import Conversation, Message
 from app.store.database import DeletedError, StoreError
-from app.store.question import title_from
 from app.store.store import Store
-from app.store.tree import Tree
 
 log = logging.getLogger(__name__)
 
 
-class BranchOnView:
+class ShownBranch:
     """The base of `History`: a tree of messages, of which one branch is on view.
 
     Args:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.store.attachment import Attachment
-from app.store.chat_file import ChatFileError, decode, dump, load, take_in
-from app.store.conversation import Asked, Conversation, Message
+from app.conversations.chat_file import ChatFileError, decode, dump, import_chats, load
+from app.store.conversation import Asked, Attachment, Conversation, Message
 from app.store.database import StoreError
 from app.store.store import Store
 from engine.api.errors import ErrorInfo
@@ -64,11 +63,11 @@ def shape(messages: list[Message]) -> list[tuple[object, ...]]:
 
 def test_all_of_a_chat_comes_back_under_ids_of_its_own(store: Store) -> None:
     chat, messages = a_chat()
-    take_in(store, [(chat, messages)])
+    import_chats(store, [(chat, messages)])
     text = dump((c, store.messages(c.id)) for c in store.conversations())
     loaded, wrong = load(text)
     assert wrong == []
-    take_in(store, loaded)
+    import_chats(store, loaded)
     one, other = store.conversations()
     assert other.id != one.id
     assert replace(other, id="", leaf=None, is_open=True) == replace(one, id="", leaf=None)
@@ -80,7 +79,7 @@ def test_all_of_a_chat_comes_back_under_ids_of_its_own(store: Store) -> None:
 def test_others_write_while_chats_are_taken_in(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.chat_file._PORTION", 1)
+    monkeypatch.setattr("app.conversations.chat_file._PORTION", 1)
     seen = []
     with closing(Store(tmp_path / "store.db", busy_seconds=0.0)) as other:
 
@@ -89,7 +88,7 @@ def test_others_write_while_chats_are_taken_in(
             seen.append({chat.title for chat in other.conversations()})
 
         monkeypatch.setattr("time.sleep", write)
-        take_in(store, [a_chat(), a_chat(), a_chat()])
+        import_chats(store, [a_chat(), a_chat(), a_chat()])
     assert seen == [{"other"}] * 2
     assert sorted(chat.title for chat in store.conversations()) == ["Trip"] * 3 + ["other"] * 2
 
@@ -97,12 +96,12 @@ def test_others_write_while_chats_are_taken_in(
 def test_of_a_file_that_cannot_be_kept_as_a_whole_nothing_is(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.chat_file._PORTION", 1)
+    monkeypatch.setattr("app.conversations.chat_file._PORTION", 1)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     before, (last, messages) = a_chat(), a_chat()
     messages[0].parent_id = "nobody"
     with pytest.raises(StoreError):
-        take_in(store, [before, (last, messages)])
+        import_chats(store, [before, (last, messages)])
     assert store.conversations() == []
     assert not store.restore_conversation(before[0].id)
 

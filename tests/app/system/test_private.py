@@ -16,8 +16,8 @@ from app.process.exits import ExitCode
 from app.process.process import run
 from app.settings.settings import Settings
 from app.store.conversation import Conversation
-from app.store.private import tighten
 from app.store.store import Store
+from app.system.private import tighten
 
 
 @pytest.fixture(autouse=True)

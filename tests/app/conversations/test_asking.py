@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.store.attachment import Attachment
-from app.store.conversation import Asked, Conversation
+from app.conversations.history import History
+from app.store.conversation import Asked, Attachment, Conversation
 from app.store.database import DamagedError, DeletedError
 from app.store.drafts import Draft
-from app.store.history import History
 from app.store.store import Store
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import FinishReason, Timings
@@ -64,10 +63,10 @@ def test_settings_are_kept_and_nothing_else_of_the_chat_is_written(store: Store)
 
 
 def test_an_attachment_is_told_as_a_block_with_its_name_before_what_is_said() -> None:
-    assert NOTES.told == "notes.txt:\n```\none\ntwo\n```"
-    assert Attachment("a", "x").told == "a:\n```\nx\n```"
+    assert NOTES.prompt_text == "notes.txt:\n```\none\ntwo\n```"
+    assert Attachment("a", "x").prompt_text == "a:\n```\nx\n```"
     fenced = Attachment("readme.md", "```sh\nls\n```\n")
-    assert fenced.told == "readme.md:\n````\n```sh\nls\n```\n````"
+    assert fenced.prompt_text == "readme.md:\n````\n```sh\nls\n```\n````"
 
 
 def test_attachments_are_kept_with_their_message_and_told(store: Store) -> None:
@@ -78,14 +77,14 @@ def test_attachments_are_kept_with_their_message_and_told(store: Store) -> None:
     history.save()
     (kept, _) = store.branch(conversation.leaf or "")
     assert (kept.content, kept.attachments) == ("Sum it up.", (NOTES,))
-    assert kept.told().content == f"{NOTES.told}\n\nSum it up."
+    assert kept.chat_message().content == f"{NOTES.prompt_text}\n\nSum it up."
 
 
 def test_an_attachment_alone_is_a_message_and_names_the_chat() -> None:
     history = History(Conversation())
     with pytest.raises(InvalidRequestError, match="the prompt is empty"):
         history.add(" ")
-    assert history.add("", attachments=(NOTES,)).told().content == NOTES.told
+    assert history.add("", attachments=(NOTES,)).chat_message().content == NOTES.prompt_text
     assert history.conversation.title == "notes.txt"
 
 

@@ -1,36 +1,41 @@
-"""Attachment: a named text that is sent along with a message."""
+"""Question: a message of the user. Reads its attachments, checks it, and titles a chat by it."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.store.conversation import Attachment, Message, with_attachments
 from engine.api.errors import InvalidRequestError
 
-MAX_BYTES = 4 << 20
-_FENCE = re.compile(r"^`{3,}", re.MULTILINE)
+TITLE_LENGTH = 60
+MAX_BYTES = 4 << 20  # of an attachment
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """A text file, or a pasted text.
-
-    Attributes:
-        name: of the file, without its folder, or of the paste.
+def check_question(question: Message) -> None:
     """
+    Raises:
+        InvalidRequestError: the text is empty or invalid Unicode.
+    """
+    text = with_attachments(question.content, question.attachments)
+    if not text.strip():
+        raise InvalidRequestError("the prompt is empty; it must have some text", "prompt")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the prompt has half a surrogate pair at character {error.start}; it must be"
+            " valid Unicode",
+            "prompt",
+        ) from None
 
-    name: str
-    text: str
 
-    @property
-    def told(self) -> str:
-        """The attachment in the prompt: its name, and the text in a fence of backticks that is
-        longer than any in the text."""
-        longest = max((len(found) for found in _FENCE.findall(self.text)), default=2)
-        fence = "`" * (longest + 1)
-        end = "" if self.text.endswith("\n") else "\n"
-        return f"{self.name}:\n{fence}\n{self.text}{end}{fence}"
+def title_from(question: Message) -> str:
+    """A title of one line from the first message, cut at a word boundary."""
+    text = question.content or next((file.name for file in question.attachments), "")
+    words = " ".join(text.split())
+    if len(words) <= TITLE_LENGTH:
+        return words
+    return words[:TITLE_LENGTH].rsplit(" ", 1)[0] + "…"
 
 
 def read_attachment(path: Path) -> Attachment:
@@ -69,8 +74,3 @@ def _no_text(path: Path, size: int, place: int) -> InvalidRequestError:
         " attached",
         "attachment",
     )
-
-
-def told_with(content: str, attachments: tuple[Attachment, ...]) -> str:
-    """A message in the prompt: its attachments, and then its text."""
-    return "\n\n".join((*(attachment.told for attachment in attachments), content)).strip("\n")

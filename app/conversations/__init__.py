@@ -1,0 +1,1 @@
+"""Chats above the store: their sessions, histories, branches and forks, and files of chats."""
