@@ -1,4 +1,4 @@
-"""Effect of a change of knobs, as text. The page's deck.js has the same rules for text."""
+"""Effect of a change of knobs, as text. The page's knob_panel.js has the same rules for text."""
 
 from __future__ import annotations
 

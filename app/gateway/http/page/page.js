@@ -1,14 +1,14 @@
 // The page: its key, its stream of events, and its chats, which this browser alone keeps.
 
-import { Deck, duration, make } from "/page/deck.js";
+import { Deck } from "/page/deck.js";
+import { find, make } from "/page/dom.js";
+import { duration } from "/page/figures.js";
 
 const KEY = "batchdeck.key";
 const CHAT = "batchdeck.chat.";
 const TITLE = 40;
 const LAST_PAUSE_MS = 10_000;
 const SAVE_MS = 1000;
-
-const find = (id) => document.getElementById(id);
 
 /** What a server says is wrong. */
 class Refusal extends Error {
@@ -56,8 +56,8 @@ async function ask(path, options = {}) {
     if (key) headers.authorization = `Bearer ${key}`;
     const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
     if (answer.ok) return answer;
-    const told = await answer.json().catch(() => null);
-    const message = told?.error?.message ?? `the server answered ${answer.status}`;
+    const payload = await answer.json().catch(() => null);
+    const message = payload?.error?.message ?? `the server answered ${answer.status}`;
     if (answer.status !== 401) throw new Refusal(answer.status, message);
     // Another request may have brought a better key meanwhile.
     if (keys.get() === key) await keys.enter(message);
@@ -99,12 +99,12 @@ sampling holds. */
 let chatSampling = {};
 let statedSampling = [];
 
-function tellLink(text, kind) {
+function showLink(text, kind) {
   find("link").textContent = text;
   find("link").className = kind;
 }
 
-function tellNotice(text) {
+function showNotice(text) {
   find("notice").textContent = text;
   find("notice").hidden = !text;
 }
@@ -120,25 +120,25 @@ async function watch() {
     try {
       const answer = await ask("/live", { signal: ending.signal });
       for await (const [kind, data] of events(answer)) {
-        const told = JSON.parse(data);
+        const payload = JSON.parse(data);
         if (kind === "hello") {
-          deck.greet(told);
-          statedSampling = told.sampling;
-          tellLink(told.user === "anybody" ? "live" : `live as ${told.user}`, "live");
-          tellNotice("");
+          deck.greet(payload);
+          statedSampling = payload.sampling;
+          showLink(payload.user === "anybody" ? "live" : `live as ${payload.user}`, "live");
+          showNotice("");
           pause = 500;
         } else if (kind === "frame") {
-          deck.take(told);
-          view.timed(told.requests);
-          switchesThinking = Boolean(told.engine?.model.switches_thinking);
-          chatSampling = told.engine?.model.chat_sampling ?? {};
+          deck.take(payload);
+          view.timed(payload.requests);
+          switchesThinking = Boolean(payload.engine?.model.switches_thinking);
+          chatSampling = payload.engine?.model.chat_sampling ?? {};
         }
       }
-      tellLink("connection lost", "lost");
+      showLink("connection lost", "lost");
     } catch (error) {
       if (!ending.signal.aborted) {
-        tellLink("connection lost", "lost");
-        if (error instanceof Refusal) tellNotice(error.message);
+        showLink("connection lost", "lost");
+        if (error instanceof Refusal) showNotice(error.message);
       }
     } finally {
       document.removeEventListener("visibilitychange", hide);
@@ -197,20 +197,20 @@ class Chat {
     try {
       localStorage.setItem(CHAT + id, JSON.stringify({ id, born, messages, settings }));
     } catch {
-      tellNotice("This browser has no more room for chats; delete some to have new ones kept.");
+      showNotice("This browser has no more room for chats; delete some to have new ones kept.");
     }
   }
 
   /** What is asked of the server. What got no reply is no part of it: roles take turns. */
   request() {
     const { system, temperature, most, thinking } = this.settings;
-    const told = [];
+    const turns = [];
     for (const { role, content } of this.messages) {
-      if (role === "assistant" && !content) told.pop();
-      else told.push({ role, content });
+      if (role === "assistant" && !content) turns.pop();
+      else turns.push({ role, content });
     }
     const asked = {
-      messages: system ? [{ role: "system", content: system }, ...told] : told,
+      messages: system ? [{ role: "system", content: system }, ...turns] : turns,
       stream: true,
       stream_options: { include_usage: true },
     };
@@ -234,11 +234,11 @@ class Chat {
       const answer = await post("/v1/chat/completions", asked, this.stopping.signal);
       for await (const [, data] of events(answer)) {
         if (data === "[DONE]") break;
-        const told = JSON.parse(data);
-        if (told.error) throw new Refusal(0, told.error.message);
-        reply.id ??= told.id.replace(/^chatcmpl-/, "");
+        const payload = JSON.parse(data);
+        if (payload.error) throw new Refusal(0, payload.error.message);
+        reply.id ??= payload.id.replace(/^chatcmpl-/, "");
         deck.mine.add(reply.id);
-        const choice = told.choices?.[0];
+        const choice = payload.choices?.[0];
         const delta = choice?.delta ?? {};
         if (delta.content || delta.reasoning_content) {
           last = performance.now();
@@ -248,7 +248,7 @@ class Chat {
           if (delta.content && reply.thinking) reply.thought ??= (last - first) / 1000;
         }
         if (choice?.finish_reason === "length") reply.cut = true;
-        if (told.usage) tokens = told.usage;
+        if (payload.usage) tokens = payload.usage;
         this.save(true);
         view.streamed(this);
       }
@@ -310,7 +310,7 @@ class ChatView {
     this.chats = Chat.all();
     this.nodes = [];
     this.asked = false;
-    this.untimed = new Map(); // Chats by the ids of replies whose times in the engine are not told.
+    this.untimed = new Map(); // Chats by the ids of replies whose times in the engine have not come.
     find("new-chat").addEventListener("click", () => this.open(this.fresh()));
     find("delete-chat").addEventListener("click", () => this.remove());
     find("composer").addEventListener("submit", (event) => {
@@ -386,7 +386,7 @@ class ChatView {
     this.paint();
   }
 
-  /** The engine tells operators how long what they asked took; that stands at the reply. */
+  /** Frames for operators have the times of requests, which are shown at their replies. */
   timed(requests) {
     for (const { id, state, queue, ttft, tpot } of requests) {
       const chat = this.untimed.get(id);
@@ -473,9 +473,9 @@ class ChatView {
     }
     parts.wrong.hidden = !message.error;
     parts.wrong.textContent = message.error ?? "";
-    const told = isRunning ? "" : statsText(message);
-    parts.stats.hidden = !told;
-    parts.stats.textContent = told;
+    const text = isRunning ? "" : statsText(message);
+    parts.stats.hidden = !text;
+    parts.stats.textContent = text;
   }
 }
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from app.gateway.http.page.asset import Asset
+from app.gateway.http.page.asset import FOLDER, Asset
 from app.gateway.http.page.live import Live
 from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.page.live_knobs import LiveKnobs
 from app.gateway.http.page.visitors import Visitors
 from app.gateway.http.service import Service
 
-ASSETS = ("page.css", "page.js", "deck.js", "icon.svg")
+MODULES = sorted(path.name for path in FOLDER.glob("*.js"))
+ASSETS = ("page.css", "icon.svg", *MODULES)
 
 
 def page_routes(service: Service, feed: LiveFeed) -> list[Route]:

@@ -17,6 +17,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.page import live_feed
 from app.gateway.http.page.asset import FOLDER
 from app.gateway.http.page.live_feed import LiveFeed
+from app.gateway.http.page.routes import MODULES
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
 from engine.api.status import OffPath
@@ -283,8 +284,7 @@ def test_the_files_of_the_page_are_served_strictly(serving: HttpServing) -> None
     for path, kind in (
         ("/", "text/html"),
         ("/page/page.css", "text/css"),
-        ("/page/page.js", "text/javascript"),
-        ("/page/deck.js", "text/javascript"),
+        *((f"/page/{name}", "text/javascript") for name in MODULES),
         ("/page/icon.svg", "image/svg+xml"),
     ):
         answer = serving.http.get(path)
@@ -296,6 +296,12 @@ def test_the_files_of_the_page_are_served_strictly(serving: HttpServing) -> None
         known = {"if-none-match": answer.headers["etag"]}
         assert serving.http.get(path, headers=known).status_code == 304
     assert serving.http.get("/page/asset.py").status_code == 404
+
+
+def test_modules_of_the_page_are_fetched_at_once() -> None:
+    """Each import by another module would otherwise wait for that module."""
+    linked = re.findall(r'"modulepreload" href="/page/(.+)"', (FOLDER / "index.html").read_text())
+    assert sorted([*linked, "page.js"]) == MODULES
 
 
 def test_text_is_legible_in_light_and_dark() -> None:

@@ -196,7 +196,7 @@ def test_numbers_are_written_as_in_the_terminal(serving: HttpServing, open_page:
     page = open_page(serving)
     page.until(LIVE)
     payload = page.value(
-        "import('/page/deck.js').then(({ compact, duration, percent }) => "
+        "import('/page/figures.js').then(({ compact, duration, percent }) => "
         f"{json.dumps([*NUMBERS, None])}.map((one) => [compact(one), duration(one), percent(one)]))"
     )
     expected = [[compact(one), duration(one), percent(one)] for one in (*NUMBERS, None)]
