@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from app.bench.ending import EndingRunner
-from app.bench.testbed import Testbed
+from app.bench.testbed import EndingRunner, Testbed
 from benchmarks.smoke import load
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs

@@ -8,14 +8,72 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.bench.arrivals import arrivals
 from app.bench.dataset import Ask
 from app.bench.lengths import Fixed, Lengths
-from app.bench.prompts import PromptMaker
 from app.bench.traffic import Script, Turn
 from engine.api.origin import Origin
 from engine.api.sampling import SamplingParams
 from engine.driving.traffic import Task
+
+_POOL = 1 << 16
+_MARKED = 4
+
+
+class PromptMaker:
+    """Makes prompts for a benchmark.
+
+    A prompt is a mark, followed by a slice of one pool of random ids from a random offset. The mark
+    is the prompt's number, written in the base of the vocabulary size. It makes every prompt
+    distinct, so that the prefix cache finds nothing by chance. The slice costs 8 bytes a token,
+    because it shares the pool's integers, and hardly any time: drawing each id would take 100 times
+    as long.
+
+    Args:
+        vocab_size: ids are drawn from 0 up to, but not including, this.
+        rng: draws the pool, and the place of each slice.
+    """
+
+    def __init__(self, vocab_size: int, rng: np.random.Generator) -> None:
+        self._vocab_size = vocab_size
+        self._rng = rng
+        self._pool: list[int] = rng.integers(0, vocab_size, _POOL).tolist()
+        self._made = 0
+
+    def make(self, length: int) -> list[int]:
+        """Make a prompt of `length` ids that is no prefix of another prompt of this maker."""
+        number, self._made = self._made, self._made + 1
+        ids = []
+        for _ in range(_MARKED):
+            number, digit = divmod(number, self._vocab_size)
+            ids.append(digit)
+        start = int(self._rng.integers(_POOL))
+        while len(ids) < length:
+            ids += self._pool[start : start + length - len(ids)]
+            start = 0
+        return ids[:length]
+
+
+def arrivals(rate: float, burstiness: float, rng: np.random.Generator) -> Iterator[float]:
+    """Yield arrival times in seconds, without end.
+
+    Gaps are gamma-distributed with mean `1 / rate` and shape `burstiness`, as `vllm bench serve`
+    defines it. Unlike there, the sum of the gaps is not rescaled.
+
+    Args:
+        rate: requests a second; if infinite, all come at once.
+        burstiness: 1 is a Poisson process. Below 1 requests come in bursts, above 1 they come more
+            evenly; if infinite, one comes every `1 / rate` seconds.
+    """
+    now = 0.0
+    while True:
+        if math.isinf(rate):
+            gap = 0.0
+        elif math.isinf(burstiness):
+            gap = 1 / rate
+        else:
+            gap = rng.gamma(burstiness, 1 / (rate * burstiness))
+        now += gap
+        yield now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +86,7 @@ class Synthetic:
             turn.
         output_len: tokens of an output. Requests announce `output_len.most`.
         request_rate, burstiness: arrivals a second, and their burstiness; see
-            `app.bench.arrivals.arrivals`.
+            `app.bench.scripts.arrivals`.
         prefix_len: length of the prefix that the prompts of one group share.
         num_prefixes: the number of such groups; prompts belong to them in turn.
         turns: requests of a conversation. Each continues from all tokens of those before it.

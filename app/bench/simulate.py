@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from app.bench import sweep_report
 from app.bench.options import SimulateOptions
 from app.bench.plots import check_charts, show_charts, write_charts
-from app.bench.rates import parse_rates
 from app.bench.results import plain
 from app.bench.scripts import Synthetic
 from app.bench.setting import of_policies
@@ -46,6 +47,41 @@ _KNOB_OPTIONS = {
 }
 _OPTIONS = {"device": "--device", "model": "--model", "fit": "--fit"} | _KNOB_OPTIONS
 LEAST_REQUESTS = 20
+MOST_RATES = 100
+
+
+def parse_rates(text: str) -> list[float]:
+    """Parse rising rates, in requests a second. `LOW:HIGH:xK` multiplies by K, `LOW:HIGH:+K` adds
+    K, and commas separate single rates.
+
+    Raises:
+        SettingsError: the text has another form, a rate is not above 0 or not finite, the rates do
+            not rise, or there are more than `MOST_RATES`.
+    """
+    allowed = "it must be LOW:HIGH:xK, LOW:HIGH:+K or rates separated by commas, above 0 and rising"
+    wrong = SettingsError(f"--rate: it is {text!r}; {allowed}, at most {MOST_RATES} of them")
+    parts = text.split(":")
+    try:
+        if len(parts) == 1:
+            rates = [float(part) for part in text.split(",")]
+        else:
+            low, high, how = float(parts[0]), float(parts[1]), parts[2]
+            by = float(how[1:])
+            grows = (how[0] == "x" and by > 1) or (how[0] == "+" and by > 0)
+            if len(parts) != 3 or not grows or not low > 0:
+                raise wrong
+            rates = []
+            # A sum of small steps may miss the last rate by a rounding error.
+            while (rate := low * by ** len(rates) if how[0] == "x" else low + by * len(rates)) <= (
+                high * (1 + 1e-9)
+            ) and len(rates) <= MOST_RATES:
+                rates.append(rate)
+    except (ValueError, IndexError, OverflowError):
+        raise wrong from None
+    rising = all(low < high for low, high in pairwise(rates))
+    if not 1 <= len(rates) <= MOST_RATES or not rising or not 0 < rates[0] <= rates[-1] < math.inf:
+        raise wrong
+    return rates
 
 
 def run(options: SimulateOptions) -> int:

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from app.bench.arrivals import arrivals
+from app.bench.scripts import arrivals
 
 
 def gaps(rate: float, burstiness: float, count: int = 20_000) -> np.ndarray:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.bench.ending import EndingRunner
+from app.bench.testbed import EndingRunner
 from engine.api.client import Submission
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason

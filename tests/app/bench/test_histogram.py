@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.bench.histogram import Histogram
+from app.bench.samples import Histogram
 
 
 @given(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.bench.prompts import PromptMaker
+from app.bench.scripts import PromptMaker
 
 
 def maker(vocab_size: int, seed: int = 0) -> PromptMaker:

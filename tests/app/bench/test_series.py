@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.bench.series import MOST_BUCKETS, Series
+from app.bench.samples import MOST_BUCKETS, Series
 
 
 def test_amounts_are_summed_by_span_of_time() -> None:

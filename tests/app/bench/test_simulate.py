@@ -12,9 +12,8 @@ import pytest
 from app.bench.lengths import Fixed
 from app.bench.measurement import Measurement
 from app.bench.options import SimulateOptions
-from app.bench.rates import parse_rates
 from app.bench.scripts import Synthetic
-from app.bench.simulate import run
+from app.bench.simulate import parse_rates, run
 from app.bench.sweep import Curve, Point, Sweep
 from app.bench.testbed import in_virtual_time
 from app.bench.traffic import ScriptedTraffic
