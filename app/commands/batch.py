@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from app.gateway.http.batches.answerer import Answerer
-from app.gateway.http.protocol.batch_line import custom_id_of
+from app.gateway.http.protocol.batches import custom_id_of
 from app.process.console import progress_bar, writing
 from app.process.exits import ExitCode
 from app.process.process import StreamError, complain, error_terminal

@@ -17,8 +17,7 @@ from typer.core import TyperGroup
 from app.bench.options import BenchOptions, Envelope, SimulateOptions
 from app.commands import argv
 from app.process import heap
-from app.process.exits import ExitCode
-from app.process.leaving import leave
+from app.process.exits import ExitCode, leave
 from app.settings import flags
 from app.settings.groups import spread, stated
 from app.system.versions import version

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.conversations.session import ChatSession
@@ -12,17 +13,56 @@ from app.process import heap
 from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import error_terminal, show
-from app.process.serving import serving
+from app.process.serving import load_model, serving
 from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
 from app.settings.layers import load_interface
 from app.settings.settings import Settings
 from app.store.conversation import Conversation, Message
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.telemetry import Distribution, StepRecord
+from engine.batch.plan import Runner, StepPlan, StepResult
+from engine.serving.loading import LoadedModel, Progress
 
 # So few that the crowd of the interface does not fit and somebody is preempted.
 POOL_BLOCKS = 40
 KNOBS = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
+# 20 tokens a second for each chat, the speed of a large model.
+STEP_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    handle: object
+    submitted: float
+
+
+class Paced:
+    """A `Runner` around another one, which makes each step take a while.
+
+    The built-in model is so small that its replies would be complete before anyone could look.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    @property
+    def depth(self) -> int:
+        return self._runner.depth
+
+    def submit(self, plan: StepPlan) -> _Handle:
+        return _Handle(self._runner.submit(plan), time.monotonic())
+
+    def result(self, handle: object) -> StepResult:
+        assert isinstance(handle, _Handle)
+        result = self._runner.result(handle.handle)
+        time.sleep(max(0.0, handle.submitted + STEP_SECONDS - time.monotonic()))
+        return result
+
+
+def load_paced(request: LoadRequest, progress: Progress) -> LoadedModel:
+    """Load a model that computes at the pace of the demonstration."""
+    model = load_model(request, progress)
+    return replace(model, runner=Paced(model.runner))
 
 
 @dataclass(slots=True)
@@ -49,7 +89,7 @@ def show_crowd(options: dict[str, object]) -> int:
         options: those of the command line, by name.
     """
     with heap.building():
-        from app.process.paced import load_paced
+        from app.commands.demo import load_paced
         from app.screens import tui
         from app.screens.demo.demonstration import Demonstration
         from app.store.store import Store

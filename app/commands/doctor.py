@@ -37,8 +37,8 @@ from app.system.machine import (
     memory_of,
     num_cores,
     visible_memory,
+    why_not_quantized,
 )
-from app.system.quantizing import why_not_quantized
 from app.system.versions import PACKAGES, version
 from engine.api.errors import EngineError, cause_of
 from engine.model.driver import VARIABLE, visible_gpus

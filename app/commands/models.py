@@ -11,8 +11,7 @@ from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.settings import Settings, SettingsError
-from app.system.machine import Memory, cpu_features, memory_of
-from app.system.quantizing import why_not_quantized
+from app.system.machine import Memory, cpu_features, memory_of, why_not_quantized
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.model.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
 from engine.model.estimate import Estimate, Fit, Numbers

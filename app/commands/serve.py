@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 
 from app.gateway.gateways import Gateways
 from app.gateway.http.settings import HttpSettings
+from app.gateway.loop_thread import ThreadedGateway
 from app.gateway.mqtt.gateway import MqttGateway
 from app.gateway.mqtt.transport.embedded import BrokerError, EmbeddedBroker
-from app.gateway.threaded import ThreadedGateway
 from app.process.exits import ExitCode
 from app.process.process import error_terminal
 from app.process.serving import loading, wait_until_loaded

@@ -6,10 +6,10 @@ import ipaddress
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from app.gateway.faults import Fault
-from app.gateway.view import BadMessage, Rejection
+from app.gateway.view import BadMessage, Rejection, UserView
 from engine.api.telemetry import Distribution, Samples
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ EXCERPT_BYTES = 200
 # bytes.
 TOPIC_LENGTH = 600
 _USERS_KEPT = 1000
+USERS_SHOWN = 20
 
 
 class Tally:
@@ -96,6 +97,24 @@ class Tally:
         """The number of refused requests by reason, the most frequent first."""
         return tuple(
             Rejection(code, reason, count) for (code, reason), count in self._rejected.most_common()
+        )
+
+    def users(self, running: Iterable[tuple[str, bool]]) -> tuple[UserView, ...]:
+        """Users with requests here, or with refused ones, the busiest first.
+
+        Args:
+            running: the user of each unfinished request, and whether it has a first token.
+        """
+        live: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
+        for user, started in running:
+            live[user] += 1
+            waiting[user] += not started
+        rejected = self.rejected_by_user
+        busiest = sorted({*live, *rejected}, key=lambda user: (-live[user], user))
+        return tuple(
+            UserView(user, live[user], waiting[user], rejected.get(user, 0))
+            for user in busiest[:USERS_SHOWN]
         )
 
     @property

@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import dataclass, replace
 
-from app.system.quantizing import why_not_quantized
+from app.system.machine import why_not_quantized
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.config import QUANTIZATIONS
 from engine.api.errors import EngineError, ModelError

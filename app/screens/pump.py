@@ -15,11 +15,10 @@ from app.screens.bound import action_of, key_of
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.alerts import Alerts
-from app.screens.feeds.cadence import Cadence, Thrift
+from app.screens.feeds.cadence import Cadence, LoopLag, Thrift
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.gateway_watch import HttpWatch, MqttWatch
 from app.screens.feeds.log_feed import LogFeed
-from app.screens.feeds.loop_lag import LoopLag
 from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores

@@ -37,8 +37,7 @@ from app.screens.model_switch import ModelSwitch, ModelWish
 from app.screens.settings.change_settings import ChangeSettings, PressKey
 from app.screens.settings.preferences import Preferences
 from app.screens.settings.themes import CONTRAST, find_theme, readable
-from app.settings.own_file import OwnFile
-from app.settings.own_settings import OwnSettings
+from app.settings.own_file import OwnFile, OwnSettings
 from app.settings.settings import Settings
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine

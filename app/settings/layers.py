@@ -18,8 +18,7 @@ from app.gateway.mqtt.transport.address import redact, split_password
 from app.gateway.quotas import Quota
 from app.settings.alerts import AlertRules
 from app.settings.knobs import find_policy, parse_knob
-from app.settings.own_file import OwnFile
-from app.settings.own_settings import OwnSettings
+from app.settings.own_file import OwnFile, OwnSettings
 from app.settings.settings import (
     APP,
     HTTP_NAMES,

@@ -11,10 +11,11 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from app.settings.settings import SettingsError
+from app.settings.settings import Settings, SettingsError
 from app.system.private import make_folder
 
 NAME = "interface.toml"
@@ -95,3 +96,19 @@ def _lines(values: Mapping[str, object]) -> list[str]:
     # JSON's texts, numbers and booleans are those of TOML, which forbids lone surrogates.
     dump = partial(json.dumps, ensure_ascii=False)
     return [f"{dump(name)} = {dump(value)}\n" for name, value in values.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettings:
+    """The interface's part of the settings.
+
+    Attributes:
+        file: the file for changes.
+        base: the settings without the file.
+        fixed: for each setting that overrides the file, as (table, name), its source: a change
+            takes effect at the first start without it.
+    """
+
+    file: OwnFile
+    base: Settings
+    fixed: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.model import host
 from engine.model.driver import Driver, visible_gpus
+from engine.native import kernels, why_not
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -103,3 +104,20 @@ def memory_of(device: str | None) -> Memory:
         return max(gpus, key=lambda gpu: gpu.free)
     named = {f"cuda:{number}": gpu for number, gpu in enumerate(gpus)}
     return named.get(device, gpus[0])
+
+
+def why_not_quantized(device: str) -> str:
+    """A clause that says why weights cannot be quantized; empty if there is no known reason before
+    a model is loaded.
+
+    Args:
+        device: torch's name of it.
+
+    Raises:
+        InvalidConfigError: as `engine.native.kernels`.
+    """
+    if device != "cpu":
+        return f"weights are quantized on a processor only, and the device is {device}"
+    if kernels() is None:
+        return f"weights are quantized for the native kernels only, and there are none: {why_not()}"
+    return ""

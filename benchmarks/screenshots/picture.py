@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.demo import KNOBS, POOL_BLOCKS
-from app.process.paced import load_paced
+from app.commands.demo import KNOBS, POOL_BLOCKS, load_paced
 from app.screens.demo.crowd import Crowd
 from app.screens.tui import Tui
 from app.settings.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from app.gateway.http.completion_form import CompletionForm
+from app.gateway.http.completions import CompletionForm
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.replies import parts
 from engine.api.client import Submission

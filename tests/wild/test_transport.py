@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.gateway.http.protocol.batch_line import custom_id_of
+from app.gateway.http.protocol.batches import custom_id_of
 from app.gateway.mqtt.protocol.parsing import parse_request
 from app.gateway.stdio import StdioGateway
 from tests.support.chat_requests import CALLER

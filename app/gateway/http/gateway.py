@@ -7,8 +7,8 @@ import logging
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -31,12 +31,10 @@ from app.gateway.http.service import Service
 from app.gateway.http.settings import Address, HttpError, HttpSettings
 from app.gateway.http.tracing.opening import open_traces
 from app.gateway.http.view import HttpView
-from app.gateway.loop_thread import LoopThread
+from app.gateway.loop_thread import LoopThread, ThreadedGateway
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
-from app.gateway.threaded import ThreadedGateway
-from app.gateway.view import Transcript, UserView
-from app.system.descriptors import raise_limit
+from app.gateway.view import Transcript
 from engine.api.client import EngineClient
 from engine.model.driver import Driver
 
@@ -55,7 +53,6 @@ KEEP_ALIVE_SECONDS = 75
 _BACKLOG = 2048
 # Timeout in milliseconds for a client that reads nothing and stays connected.
 _DEAF_MS = 120_000
-USERS_SHOWN = 20
 # Most connections, or twice as many as there may be replies if that is more.
 MOST_CONNECTIONS = 8192
 # Descriptors for other things than client connections: the store, the log, the model's files.
@@ -318,17 +315,7 @@ class HttpGateway(ThreadedGateway):
             rejected=tally.rejected,
             first_token=tally.first_tokens,
             bad=tally.bad_messages,
-            users=self._users(),
-        )
-
-    def _users(self) -> tuple[UserView, ...]:
-        running = Counter(exchange.user for exchange in self._exchanges)
-        waiting = Counter(one.user for one in self._exchanges if not one.started)
-        rejected = self._tally.rejected_by_user
-        busiest = sorted({*running, *rejected}, key=lambda user: (-running[user], user))
-        return tuple(
-            UserView(user, running[user], waiting[user], rejected.get(user, 0))
-            for user in busiest[:USERS_SHOWN]
+            users=tally.users((one.user, one.started) for one in exchanges),
         )
 
 
@@ -355,3 +342,21 @@ def _bound(address: Address) -> socket.socket:
         raise HttpError(f"http.listen is {str(address)!r}; it cannot listen there: {why}") from None
     listening.setblocking(False)
     return listening
+
+
+def raise_limit(wanted: int) -> int:
+    """Raise the limit to `wanted`, as far as the system allows; returns the resulting limit.
+
+    Shells and services mostly start with 1,024, and may raise that to 500,000.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    with suppress(OSError, ValueError):  # macOS refuses more than its kernel's limit.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Send
 
-from app.gateway.http.anthropic_endpoint import AnthropicEndpoint
 from app.gateway.http.connection import HEAD_BYTES
 from app.gateway.http.endpoint import Endpoint
+from app.gateway.http.messages import AnthropicEndpoint
 from app.gateway.http.protocol.payload import Payload
 from app.gateway.http.service import Service
 from app.system.versions import version

@@ -10,10 +10,9 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
-from app.gateway.mqtt.asking import Asking
 from app.gateway.mqtt.protocol.cards import NodeCard
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
@@ -43,6 +42,38 @@ PASSING = (409, 429, 503)
 CANCELLED = 499
 
 Heard = Callable[[Accepted | DeltaReply], None]
+
+
+@dataclass(slots=True)
+class Asking:
+    """The progress of a request.
+
+    Attributes:
+        caller: the caller, with the request's id.
+        node: the name of the node that serves it.
+        begun: when it began under this id, in seconds of the loop's clock.
+        send_at: when it is sent next, in seconds of the loop's clock; None while the server runs
+            it.
+        attempt: the smallest attempt whose replies count. Replies to earlier ones are void.
+        sends: how often the broker accepted it since the last reply to it.
+        refusals: how often it was refused in a row.
+        is_known: whether the server has accepted it at least once.
+    """
+
+    caller: Caller
+    node: str
+    begun: float
+    send_at: float | None
+    attempt: int = 1
+    sends: int = 0
+    refusals: int = 0
+    is_known: bool = False
+
+    def counts(self, reply: Reply) -> bool:
+        """Whether a reply is to this request and not to an attempt that is void."""
+        return reply.request_id == self.caller.request_id and (
+            reply.attempt is None or reply.attempt >= self.attempt
+        )
 
 
 class AskError(Exception):

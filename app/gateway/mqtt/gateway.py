@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.gateway.faults import Fault
-from app.gateway.loop_thread import LoopThread
+from app.gateway.loop_thread import LoopThread, ThreadedGateway
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.intake import Intake
 from app.gateway.mqtt.knobs import KnobsTopic
 from app.gateway.mqtt.node import Node, percentiles
-from app.gateway.mqtt.overview import Overview
 from app.gateway.mqtt.protocol.cards import MqttMetrics
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.retention import Retention
@@ -28,7 +27,6 @@ from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
 from app.gateway.mqtt.view import MqttView
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
-from app.gateway.threaded import ThreadedGateway
 from app.gateway.view import Transcript
 from app.store.database import StoreError
 from app.store.store import Store
@@ -112,16 +110,7 @@ class MqttGateway(ThreadedGateway):
             clock=time.monotonic,
         )
         self._intake = self._make_intake(system)
-        self._overview = Overview(
-            address=address,
-            topics=topics,
-            node=self._node,
-            link=self._link,
-            delivery=self._delivery,
-            exchanges=self._exchanges,
-            tally=self._tally,
-        )
-        self._view = self._overview.view()
+        self._view = self._look()
 
     def _make_link(self) -> Link:
         settings, topics = self._settings, self._topics
@@ -182,7 +171,7 @@ class MqttGateway(ThreadedGateway):
         """Abort all replies, which have no reader any more."""
         for exchange in self._exchanges:
             self._client.abort(exchange.engine_id)
-        self._view = self._overview.view()
+        self._view = self._look()
 
     async def _serve(self) -> None:
         self._delivery.adopt(self._topics.pool)
@@ -255,7 +244,7 @@ class MqttGateway(ThreadedGateway):
                 self._node.look(snapshot, self._link)
                 self._knobs.look(snapshot, self._link)
                 self._look_after_the_dead()
-            self._view = self._overview.view()
+            self._view = self._look()
             await asyncio.sleep(VIEW_SECONDS)
 
     def _look_after_the_dead(self) -> None:
@@ -280,7 +269,7 @@ class MqttGateway(ThreadedGateway):
                 log.warning("%s: %s", self._address, state.detail)
             case LinkPhase.TAKEN_OVER:
                 log.error("%s: %s", self._address, state.detail)
-        self._view = self._overview.view()
+        self._view = self._look()
 
     def _receive(self, message: Inbound) -> None:
         if message.topic == self._topics.knobs_set:
@@ -304,6 +293,30 @@ class MqttGateway(ThreadedGateway):
         if self._inbox:
             self._loop.call_soon(self._take_in)
         self._intake.take(batch)
+
+    def _look(self) -> MqttView:
+        link, tally, exchanges, state = self._link, self._tally, self._exchanges, self._link.state
+        return MqttView(
+            time=time.monotonic(),
+            address=str(self._address),
+            pool=self._topics.pool,
+            node=self._topics.node,
+            phase=state.phase,
+            detail=state.detail or self._node.detail,
+            since=state.since,
+            protocol=state.protocol,
+            running=len(exchanges),
+            waiting=exchanges.num_waiting,
+            undelivered=len(self._delivery),
+            received=link.received,
+            published=link.published,
+            accepted=tally.accepted,
+            finished=tally.finished,
+            rejected=tally.rejected,
+            first_token=tally.first_tokens,
+            bad=tally.bad_messages,
+            users=tally.users((one.caller.user, one.started) for one in exchanges),
+        )
 
     def _figures(self) -> MqttMetrics:
         return MqttMetrics(

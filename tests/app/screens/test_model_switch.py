@@ -20,7 +20,7 @@ from tests.support.scripted_core import CONFIG
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """This installation has kernels."""
-    monkeypatch.setattr("app.system.quantizing.kernels", object)
+    monkeypatch.setattr("app.system.machine.kernels", object)
 
 
 @pytest.fixture
@@ -247,8 +247,8 @@ async def test_a_gpu_quantizes_nothing_and_what_runs_goes_on(
 async def test_without_kernels_nothing_is_quantized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.system.quantizing.kernels", lambda: None)
-    monkeypatch.setattr("app.system.quantizing.why_not", lambda: "no compiler; install g++")
+    monkeypatch.setattr("app.system.machine.kernels", lambda: None)
+    monkeypatch.setattr("app.system.machine.why_not", lambda: "no compiler; install g++")
     async with staged(tmp_path) as stage:
         widths(stage)["int4"].callback()
         await stage.turn()

@@ -19,7 +19,7 @@ from app.gateway.http.endpoint import error_body
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.generation import Generation, noted
 from app.gateway.http.pages import Pages
-from app.gateway.http.protocol.batch_line import BatchLine, custom_id_of
+from app.gateway.http.protocol.batches import BatchLine, custom_id_of
 from app.gateway.http.protocol.payload import read
 from app.gateway.http.replies import pieces
 from app.gateway.http.response_memory import ResponseMemory

@@ -8,9 +8,9 @@ import logging
 from app.gateway.faults import Fault
 from app.gateway.http.batches.answerer import Answerer
 from app.gateway.http.batches.batch_run import BatchRun
-from app.gateway.http.batches.pause import pause
 from app.gateway.http.batches.room import Room
 from app.gateway.http.batches.shelf import Shelf
+from app.gateway.loop_thread import pause
 from app.gateway.quotas import Quotas
 from app.store.store import Store
 from app.store.stored_batch import BatchStatus, StoredBatch

@@ -15,10 +15,10 @@ from app.gateway.admission import ANOTHER_MODEL
 from app.gateway.faults import Fault
 from app.gateway.http.batches.answerer import Answered, Answerer
 from app.gateway.http.batches.inspection import Inspection
-from app.gateway.http.batches.pause import pause
 from app.gateway.http.batches.room import GAVE_WAY, Room
 from app.gateway.http.batches.shelf import Shelf
-from app.gateway.http.protocol.batch_line import custom_id_of
+from app.gateway.http.protocol.batches import custom_id_of
+from app.gateway.loop_thread import pause
 from app.gateway.quotas import Quotas
 from app.store.batches import Answer
 from app.store.files import Line

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from app.gateway.faults import Fault
-from app.gateway.http.protocol.batch_line import BatchLine
+from app.gateway.http.protocol.batches import BatchLine
 from app.gateway.http.protocol.payload import read, show
 from app.store.files import Line
 from app.store.stored_batch import LineError

@@ -7,9 +7,9 @@ from collections import Counter
 
 from app.gateway.admission import Admission
 from app.gateway.faults import Fault
-from app.gateway.http.batches.pause import pause
 from app.gateway.http.exchange import Exchange
 from app.gateway.http.exchanges import Exchanges
+from app.gateway.loop_thread import pause
 from engine.api.client import EngineClient
 from engine.api.lifecycle import RequestState
 from engine.api.snapshot import Snapshot

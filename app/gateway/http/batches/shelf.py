@@ -1,4 +1,4 @@
-"""Shelf: the store of files and batches, for the gateway's loop."""
+"""Shelf and Sweep: the store of files and batches, for the gateway's loop, and what leaves it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.gateway.faults import Fault
+from app.gateway.loop_thread import pause
 from app.store.database import StoreError
 from app.store.store import Store
 
@@ -26,6 +27,13 @@ MOST_UNFINISHED = 100
 SWEPT_MS = 5000
 # Seconds between two equal log lines.
 LOG_SECONDS = 60.0
+# How long an ended batch is kept.
+BATCH_SECONDS = 30 * 24 * 3600.0
+LOOK_SECONDS = 3600.0
+# Pages of 4 KiB that are returned at once.
+PAGES = 256
+# Pause between two parts, so that others may write.
+PAUSE_SECONDS = 0.03
 
 
 class Shelf:
@@ -131,3 +139,33 @@ class Shelf:
     def _close(self) -> None:
         if self._store is not None:
             self._store.close()
+
+
+class Sweep:
+    """Works in small parts, each in its own transaction."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._poked = asyncio.Event()
+
+    def poke(self) -> None:
+        """Notify that something was deleted."""
+        self._poked.set()
+
+    async def keep(self) -> None:
+        """Sweep now, every hour and when poked, until cancelled."""
+        while True:
+            self._poked.clear()
+            try:
+                while await self._shelf.ask(_sweep):
+                    await asyncio.sleep(PAUSE_SECONDS)
+            except Fault as fault:
+                log.error("files that nobody needs are kept: %s", fault.message)
+            await pause(self._poked, LOOK_SECONDS)
+
+
+def _sweep(store: Store) -> bool:
+    """Remove a part; False if nothing was left."""
+    if store.files.sweep() or store.batches.forget(time.time() - BATCH_SECONDS):
+        return True
+    return store.shrink(PAGES) > 0

@@ -13,7 +13,7 @@ from app.gateway.http.batches.shelf import Shelf
 from app.gateway.http.batches.stored_files import found_file
 from app.gateway.http.body import read_body
 from app.gateway.http.endpoint import Endpoint
-from app.gateway.http.protocol.batch_requests import BatchQuery, BatchRequest
+from app.gateway.http.protocol.batches import BatchQuery, BatchRequest
 from app.gateway.http.protocol.file_requests import read_texts
 from app.gateway.http.protocol.payload import read
 from app.gateway.http.service import Service

@@ -11,8 +11,7 @@ from starlette.types import Send
 
 from app.gateway.faults import Fault
 from app.gateway.http.batches.forms import file_told, page_of
-from app.gateway.http.batches.shelf import Shelf
-from app.gateway.http.batches.sweep import Sweep
+from app.gateway.http.batches.shelf import Shelf, Sweep
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.file_requests import FileQuery, read_texts
 from app.gateway.http.service import Service

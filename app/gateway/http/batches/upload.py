@@ -14,8 +14,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.batches.form_reader import FormReader
 from app.gateway.http.batches.forms import file_told
 from app.gateway.http.batches.line_cutter import LineCutter, too_large
-from app.gateway.http.batches.shelf import Shelf
-from app.gateway.http.batches.sweep import Sweep
+from app.gateway.http.batches.shelf import Shelf, Sweep
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.file_requests import UploadForm, read_texts
 from app.gateway.http.service import Service

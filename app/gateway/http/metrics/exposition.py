@@ -1,4 +1,4 @@
-"""Exposition: all metrics for Prometheus, as families of series."""
+"""Exposition: all metrics for Prometheus, as families of series, and what sends them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import ProcessCollector
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -14,9 +14,14 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
 
+from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.metrics.counts import Counts
 from app.gateway.http.metrics.watch import Watch
+from app.gateway.http.service import Service
 from app.gateway.http.view import HttpView
 from app.system.versions import version
 from engine.api.knobs import KnobState
@@ -391,3 +396,26 @@ def _of_gpus(driver: Driver) -> Iterator[Metric]:
         if (rates := driver.ask("nvmlDeviceGetUtilizationRates", part)) is not None:
             utilization.add_metric(of, rates.gpu / 100)
     yield from (used, total, utilization)
+
+
+class Scrape(Endpoint):
+    """/metrics.
+
+    The format is always the plain one: in OpenMetrics a histogram must not have vLLM's name
+    `iteration_tokens_total`.
+
+    Args:
+        metrics: the metrics to send.
+        is_open: whether they are sent without a key, if keys are set.
+    """
+
+    def __init__(self, service: Service, metrics: Collector, *, is_open: bool) -> None:
+        super().__init__(service)
+        self._metrics = metrics
+        self._is_open = is_open
+
+    async def answer(self, request: Request, send: Send) -> Response:
+        if not self._is_open:
+            self.service.asker(request)
+        headers = {"content-type": CONTENT_TYPE_PLAIN_0_0_4}
+        return Response(generate_latest(self._metrics), headers=headers)

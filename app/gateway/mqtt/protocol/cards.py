@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from app.gateway.mqtt.protocol.messages import Part, ServerMessage
+from app.gateway.mqtt.protocol.replies import Part, ServerMessage
 
 
 class ModelInfo(Part):

@@ -24,6 +24,7 @@ callbacks for a foreign event loop. Three private names are left, each in one pl
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -53,7 +54,7 @@ from app.gateway.mqtt.transport.errors import (
     unreadable,
 )
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
-from app.gateway.mqtt.transport.outbox import WINDOW, Outbox, Outcome, Payload, settle
+from app.gateway.mqtt.transport.outbox import WINDOW, Confirmation, Outbox, Outcome, settle
 from app.gateway.mqtt.transport.packets import (
     check_subscribed,
     connect_options,
@@ -61,10 +62,30 @@ from app.gateway.mqtt.transport.packets import (
     publish_properties,
     topic_filters,
 )
-from app.gateway.mqtt.transport.paho_log import PahoLog
 from app.gateway.mqtt.transport.pump import SocketPump
 
 V5, V311 = "5", "3.1.1"
+
+
+class PahoLog(logging.Handler):
+    """Keeps the last error.
+
+    Attributes:
+        logger: the logger for paho.
+        error: the last exception that it logged, if any.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        # Neither registered nor below another logger: paho's records go nowhere else.
+        self.logger = logging.Logger("paho", logging.ERROR)
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for argument in record.args or ():
+            if isinstance(argument, BaseException):
+                self.error = argument
 
 
 class Connection:
@@ -213,23 +234,23 @@ class Connection:
         limit."""
         return self.max_packet is None or message.packet_bytes <= self.max_packet
 
-    def publish(self, message: Outgoing, told: Payload | None = None) -> bool:
+    def publish(self, message: Outgoing, confirmation: Confirmation | None = None) -> bool:
         """Put a message into the socket's queue, or into the outbox; returns whether that
         succeeded.
 
         Args:
-            told: for a message of QoS 1, receives the outcome.
+            confirmation: for a message of QoS 1, receives the outcome.
         """
         if not self.is_up:
-            settle(told, Outcome.LOST)
+            settle(confirmation, Outcome.LOST)
             return False
         if not self.fits(message):
             self._denied(message.topic, f"it takes packets of {self.max_packet:,} bytes at most")
-            settle(told, Outcome.TOO_LARGE)
+            settle(confirmation, Outcome.TOO_LARGE)
             return False
         if message.qos == 0:
             return self._publish(message) is not None
-        self.outbox.add(message, told)
+        self.outbox.add(message, confirmation)
         return True
 
     def _publish(self, message: Outgoing) -> int | None:

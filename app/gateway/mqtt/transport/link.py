@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.gateway.loop_thread import pause
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.connection import Connection
 from app.gateway.mqtt.transport.errors import Cause, LinkError, taken_over
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 from app.gateway.mqtt.transport.negotiation import AUTO, connect
-from app.gateway.mqtt.transport.outbox import Outcome, Payload, settle
+from app.gateway.mqtt.transport.outbox import Confirmation, Outcome, settle
 from app.gateway.mqtt.transport.twins import TwinWatch
 
 __all__ = ["Inbound", "Link", "LinkPhase", "LinkState", "Outcome", "Outgoing"]
@@ -179,9 +180,9 @@ class Link:
         """Publish with QoS 1, and wait for the outcome."""
         if message.qos != 1:
             raise ValueError(f"only QoS 1 is acknowledged, not {message.qos}")
-        told: Payload = asyncio.get_running_loop().create_future()
-        self._publish(message, told)
-        return await told
+        confirmation: Confirmation = asyncio.get_running_loop().create_future()
+        self._publish(message, confirmation)
+        return await confirmation
 
     async def close(self) -> None:
         """Disconnect cleanly, so that the will is not published, and end `run`.
@@ -195,16 +196,16 @@ class Link:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    def _publish(self, message: Outgoing, told: Payload | None) -> bool:
+    def _publish(self, message: Outgoing, confirmation: Confirmation | None) -> bool:
         connection = self._connection
         if connection is None or self._is_closed:
-            settle(told, Outcome.LOST)
+            settle(confirmation, Outcome.LOST)
             return False
         size = connection.outbox.size(message.flow) if message.qos else 0
         if connection.waiting >= MAX_MESSAGES or size >= MAX_OF_FLOW:
-            settle(told, Outcome.FULL)
+            settle(confirmation, Outcome.FULL)
             return False
-        if not connection.publish(message, told):
+        if not connection.publish(message, confirmation):
             return False
         self._twins.publishes(message)
         self.published += 1
@@ -242,11 +243,7 @@ class Link:
 
     async def _wait(self, seconds: float) -> None:
         self._hurry.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-        except TimeoutError:
-            return
+        await pause(self._hurry, seconds)
 
     async def _live_once(self) -> LinkError:
         """Connect, and serve until the connection is gone; returns why it is gone."""

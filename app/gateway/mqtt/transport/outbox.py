@@ -32,7 +32,7 @@ class Outcome(Enum):
     broker may have the message."""
 
 
-Payload = asyncio.Future[Outcome]
+Confirmation = asyncio.Future[Outcome]
 
 
 @dataclass(slots=True)
@@ -40,13 +40,13 @@ class _Publish:
     """A pending message.
 
     Attributes:
-        told: receives the outcome; None without a waiter.
+        confirmation: receives the outcome; None without a waiter.
         written_at: when it was written, in monotonic seconds; 0 before.
         number: numbers the publishes in the order of writing; 0 before.
     """
 
     message: Outgoing
-    told: Payload | None
+    confirmation: Confirmation | None
     written_at: float = 0.0
     number: int = 0
 
@@ -83,10 +83,10 @@ class Outbox:
         """The number of unconfirmed publishes of one flow."""
         return self._sizes[flow]
 
-    def add(self, message: Outgoing, told: Payload | None) -> None:
+    def add(self, message: Outgoing, confirmation: Confirmation | None) -> None:
         self._size += 1
         self._sizes[message.flow] += 1
-        self._queues.setdefault(message.flow, deque()).append(_Publish(message, told))
+        self._queues.setdefault(message.flow, deque()).append(_Publish(message, confirmation))
         self.pump()
 
     def pump(self) -> None:
@@ -142,10 +142,10 @@ class Outbox:
         self._sizes[flow] -= 1
         if not self._sizes[flow]:
             del self._sizes[flow]
-        settle(publish.told, outcome)
+        settle(publish.confirmation, outcome)
 
 
-def settle(told: Payload | None, outcome: Outcome) -> None:
+def settle(confirmation: Confirmation | None, outcome: Outcome) -> None:
     """Set the outcome, if there is still a waiter."""
-    if told is not None and not told.done():
-        told.set_result(outcome)
+    if confirmation is not None and not confirmation.done():
+        confirmation.set_result(outcome)

@@ -21,7 +21,6 @@ from app.gateway.http import connection, gateway
 from app.gateway.http.access import Access
 from app.gateway.http.connection import Connections
 from app.gateway.tally import Tally
-from app.system import descriptors
 from tests.support.clock import VirtualClock
 from tests.support.http_serving import TIMEOUT, HttpServing, http_serving
 
@@ -187,9 +186,9 @@ def test_the_soft_limit_is_raised_as_far_as_it_may(monkeypatch: pytest.MonkeyPat
         limits[:] = wanted
 
     monkeypatch.setattr(resource, "setrlimit", setrlimit)
-    assert (descriptors.raise_limit(512), limits) == (512, [1024, 4096])
-    assert (descriptors.raise_limit(2000), limits) == (2000, [2000, 4096])
-    assert (descriptors.raise_limit(9000), limits) == (2000, [2000, 4096])
+    assert (gateway.raise_limit(512), limits) == (512, [1024, 4096])
+    assert (gateway.raise_limit(2000), limits) == (2000, [2000, 4096])
+    assert (gateway.raise_limit(9000), limits) == (2000, [2000, 4096])
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.3, HTTP/2.0"])

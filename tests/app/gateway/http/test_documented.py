@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.gateway.http.protocol.batch_requests import BatchQuery, BatchRequest
+from app.gateway.http.protocol.batches import BatchQuery, BatchRequest
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.protocol.file_requests import FileQuery, UploadForm

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.gateway.http.protocol.batch_requests import BatchRequest
+from app.gateway.http.protocol.batches import BatchRequest
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.protocol.messages import MessageCountRequest, MessagesRequest

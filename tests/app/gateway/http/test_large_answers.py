@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.gateway import logprobs
-from app.gateway.http import chat_form, generation, replies
+from app.gateway.http import chat_completions, generation, replies
 from app.gateway.http.replies import compact, parts, pieces
 from engine.api.logprobs import Candidate, OutputToken
 from engine.api.stream import Delta, RequestStream
@@ -93,7 +93,7 @@ def test_a_large_answer_is_made_beside_the_loop(
         threads.append(threading.current_thread().name)
         return made(token)
 
-    monkeypatch.setattr(chat_form, "token_bytes", token_bytes)
+    monkeypatch.setattr(chat_completions, "token_bytes", token_bytes)
     answer = ask(serving, seed=1)
     assert answer.status_code == 200
     assert "content-length" not in answer.headers

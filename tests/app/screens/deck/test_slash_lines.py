@@ -244,7 +244,7 @@ async def test_enter_runs_what_takes_nothing_and_escape_leaves_the_text(tmp_path
 async def test_a_model_and_a_search_are_asked_for_by_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.system.quantizing.kernels", object)  # there are some
+    monkeypatch.setattr("app.system.machine.kernels", object)  # there are some
     async with staged(tmp_path) as stage:
         await say(stage, "/model nope")
         assert "nope" in stage.toasts[-1]

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from app.screens.chats.numbering import Numbering
-from app.screens.feeds import loop_lag
+from app.screens.feeds import cadence
+from app.screens.feeds.cadence import LoopLag
 from app.screens.feeds.log_feed import LONGEST, LogFeed
-from app.screens.feeds.loop_lag import LoopLag
 from widgets.panels.log_line import Level
 
 
@@ -55,7 +55,7 @@ def test_the_log_feed_does_without_a_line_whose_arguments_do_not_fit(
 
 
 async def test_the_loop_lag_is_what_a_blocked_loop_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_lag, "INTERVAL", 0.001)
+    monkeypatch.setattr(cadence, "INTERVAL", 0.001)
     lag = LoopLag()
     assert lag.p99() is None
     lag.start()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.screens.feeds.loading_pace import LoadingPace
+from app.screens.feeds.engine_watch import LoadingPace
 from engine.api.status import EnginePhase, EngineStatus
 from tests.support.clock import VirtualClock
 

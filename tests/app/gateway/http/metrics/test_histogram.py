@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.gateway.http.metrics.histogram import REQUEST, STEP_TOKENS, Histogram, token_bounds
+from app.gateway.http.metrics.counts import REQUEST, STEP_TOKENS, Histogram, token_bounds
 
 NUMBERS = st.floats(0.0, 10_000.0) | st.sampled_from([float(bound) for bound in REQUEST])
 

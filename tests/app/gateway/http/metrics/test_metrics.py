@@ -9,8 +9,8 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+from app.gateway.http.metrics.counts import FIRST_TOKEN, REQUEST, STEP_TOKENS, TOKEN
 from app.gateway.http.metrics.exposition import Exposition
-from app.gateway.http.metrics.histogram import FIRST_TOKEN, REQUEST, STEP_TOKENS, TOKEN
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.settings import HttpSettings
 from engine.api.client import ChatMessage, LoadRequest, Submission

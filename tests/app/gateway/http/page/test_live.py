@@ -15,9 +15,8 @@ from textual.color import Color
 
 from app.gateway.faults import Fault
 from app.gateway.http.page import live_feed
-from app.gateway.http.page.asset import FOLDER
 from app.gateway.http.page.live_feed import LiveFeed
-from app.gateway.http.page.routes import MODULES
+from app.gateway.http.page.routes import FOLDER, MODULES
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
 from engine.api.status import OffPath

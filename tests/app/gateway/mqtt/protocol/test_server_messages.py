@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from app.gateway.faults import TYPES, Fault
+from app.gateway.mqtt.protocol.__main__ import json_schema
 from app.gateway.mqtt.protocol.cards import (
     Limits,
     Metrics,
@@ -29,7 +30,6 @@ from app.gateway.mqtt.protocol.replies import (
     ReplyUsage,
     parse_reply,
 )
-from app.gateway.mqtt.protocol.schema import json_schema
 
 USAGE = ReplyUsage(prompt_tokens=9, completion_tokens=7, total_tokens=16, cached_tokens=0)
 

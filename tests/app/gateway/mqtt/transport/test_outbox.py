@@ -8,7 +8,7 @@ import pytest
 
 from app.gateway.mqtt.transport import outbox as module
 from app.gateway.mqtt.transport.messages import Outgoing
-from app.gateway.mqtt.transport.outbox import WINDOW, Outbox, Outcome, Payload
+from app.gateway.mqtt.transport.outbox import WINDOW, Confirmation, Outbox, Outcome
 from tests.support.clock import VirtualClock
 
 
@@ -30,7 +30,7 @@ def message(flow: str, payload: bytes = b"") -> Outgoing:
     return Outgoing("topic", payload, flow=flow)
 
 
-def told() -> Payload:
+def told() -> Confirmation:
     return asyncio.get_running_loop().create_future()
 
 

@@ -1,17 +1,54 @@
-"""BatchRequest and BatchQuery: requests to /v1/batches."""
+"""BatchRequest, BatchQuery and BatchLine: requests to /v1/batches, and the lines of their files."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import json
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.batch_line import ENDPOINTS_ALLOWED, BatchEndpoint
 from app.gateway.http.protocol.file_requests import DAY, KEPT_SECONDS, Expiry, expiry_allowed
 from app.gateway.http.protocol.payload import PAIR_ALLOWED, PAIRS_ALLOWED, Pairs, Payload
-from app.gateway.stated import Name
+from app.gateway.stated import MAX_TEXT, Id, Name
 
 MAX_BATCHES = 100
+BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+ENDPOINTS_ALLOWED = "/v1/chat/completions, /v1/completions or /v1/responses"
+
+
+class BatchLine(Payload):
+    """One request of a file.
+
+    Attributes:
+        custom_id: identifies its answer.
+        url: the request's endpoint.
+        body: the request's body.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "custom_id": "text",
+        "method": "POST",
+        "url": ENDPOINTS_ALLOWED,
+        "body": "an object, the request",
+    }
+
+    custom_id: Id
+    method: Literal["POST"] = "POST"
+    url: BatchEndpoint
+    body: Annotated[dict[str, Any], Field(max_length=MAX_TEXT)]
+
+
+def custom_id_of(line: bytes) -> str | None:
+    """The id of a request or of its answer; None if it has none, or one that is invalid Unicode."""
+    try:
+        payload = json.loads(line)
+        name = payload.get("custom_id") if isinstance(payload, dict) else None
+        if isinstance(name, str):
+            name.encode()
+            return name
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 class BatchRequest(Payload):
