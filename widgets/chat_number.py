@@ -1,11 +1,14 @@
-"""ChatNumber: a chat's number, the same everywhere on the screen."""
+"""ChatNumber and ChatName: a chat's number and title, the same everywhere on the screen."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from string import ascii_uppercase
 
+from widgets.line import shorten
+
 LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
+TITLE_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +46,18 @@ class ChatNumber:
             return str(self.value)
         rest = (self.value - 1) // len(ascii_uppercase)
         return (str(ChatNumber(rest, theirs=True)) if rest else "") + self.letter
+
+
+@dataclass(frozen=True, slots=True)
+class ChatName:
+    """A chat's name on the screen.
+
+    Attributes:
+        title: as shown; it begins with the chat's owner, if that is not the user.
+    """
+
+    number: ChatNumber
+    title: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.number} {shorten(self.title, TITLE_WIDTH)}".rstrip()

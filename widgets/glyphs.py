@@ -7,8 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import RequestView
+
+# Our own views have their own glyphs; these are of dialogs, scrollbars, toasts and palette. Text in
+# other scripts stays as it is.
+_ASCII = str.maketrans(
+    dict(zip("–—·…×≤µ‘’“”•←→↑↓‹›⏎⎵▸", "---~x<u''\"\"*<>^v<><_>", strict=True))
+    | dict.fromkeys("─━▁▂▔▀▄═", "-")
+    | dict.fromkeys("│┃▌▐▎▊▏▕║", "|")
+    | dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛╔╗╚╝", "+")
+    | dict.fromkeys("▃▅▆▇█▉", "#")
+    | {"🔎": "> "}
+)
 
 
 class Mark(StrEnum):
@@ -225,3 +240,15 @@ ASCII = Glyphs(
     focused=("*", "=", "*", "|", "*", "*"),
     thumb="#",
 )
+
+
+class AsciiOnly(LineFilter):
+    """Replaces lines, bars, arrows and typographic signs by ASCII."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment
+            if segment.text.isascii()
+            else Segment(segment.text.translate(_ASCII), segment.style, segment.control)
+            for segment in segments
+        ]

@@ -1,8 +1,8 @@
-"""Line: one line of a view while it is being written."""
+"""Line: one line of a view while it is being written, and texts broken into lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, Self
 
 from rich.cells import cell_len, set_cell_size
@@ -80,3 +80,31 @@ def shorten(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1).rstrip().rstrip("…") + "…" if width > 0 else ""
+
+
+def pieces(text: str, width: int) -> Iterator[str]:
+    """`text` broken hard at `width` cells, for text that is read character by character."""
+    piece, room = "", width
+    for character in text:
+        cells = cell_len(character)
+        if cells > room and piece:
+            yield piece
+            piece, room = "", width
+        piece += character
+        room -= cells
+    if piece:
+        yield piece
+
+
+def wrap(text: str, width: int) -> Iterator[str]:
+    """`text` broken between words. A word wider than `width` cells is broken hard."""
+    line = ""
+    for word in text.split():
+        for piece in pieces(word, width):
+            longer = f"{line} {piece}" if line else piece
+            if cell_len(longer) <= width:
+                line = longer
+            else:
+                yield line
+                line = piece
+    yield line

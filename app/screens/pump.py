@@ -27,7 +27,7 @@ from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, percent
 from widgets.off_path import in_full as off_in_full
-from widgets.panels.broker_state import BrokerState
+from widgets.panels.gateway_readings import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
 from widgets.quantization import shortly
 

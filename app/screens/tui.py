@@ -44,9 +44,8 @@ from app.system.engine_crash import EngineCrashError, check_engine
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.config import QUANTIZATIONS
 from engine.api.errors import EngineError
-from widgets.ascii_only import AsciiOnly
 from widgets.chat.transcript import Transcript
-from widgets.glyphs import ASCII, UNICODE
+from widgets.glyphs import ASCII, UNICODE, AsciiOnly
 from widgets.quantization import in_full
 
 if TYPE_CHECKING:

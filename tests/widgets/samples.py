@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from app.gateway.view import BadMessage, Rejection, UserView
 from engine.api.config import EngineConfig
 from engine.api.effect import Effect, Figures
 from engine.api.knobs import KnobChange, Knobs, KnobState
@@ -27,15 +28,11 @@ from engine.api.telemetry import (
 from engine.api.waiting import Cause, Wait
 from engine.core.ledger import KnobLedger
 from tests.widgets.pools import PINS, SHARING, block_map
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
-from widgets.panels.broker_state import BrokerState
+from widgets.chat_number import ChatName, ChatNumber
 from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.device_panel import DeviceReadings, GpuReading
-from widgets.panels.gateway_readings import BadMessage, GatewayUser, Refusals
-from widgets.panels.http_readings import HttpReadings, HttpState
+from widgets.panels.gateway_readings import BrokerState, HttpReadings, HttpState, MqttReadings
 from widgets.panels.log_line import Level, LogLine
-from widgets.panels.mqtt_readings import MqttReadings
 from widgets.panels.session_columns import title_of
 
 CONFIG = EngineConfig(
@@ -457,10 +454,10 @@ MQTT = MqttReadings(
     sent=478.0,
     running=8,
     waiting=3,
-    untold=0,
+    undelivered=0,
     accepted=1_234,
     finished=1_226,
-    rejected=(Refusals(429, "over the quota", 12), Refusals(400, "not JSON", 2)),
+    rejected=(Rejection(429, "over the quota", 12), Rejection(400, "not JSON", 2)),
     first_token=Distribution(40, 0.2, 0.190, 0.640),
     bad=(
         BadMessage(
@@ -473,9 +470,9 @@ MQTT = MqttReadings(
         BadMessage(NOON - 60, "llm/v1/default/req/東京/x/1", 413, "it has 300,000 bytes", "東京"),
     ),
     users=(
-        GatewayUser("fleet", 6, 3, 0),
-        GatewayUser("alice", 2, 0, 0),
-        GatewayUser("eve", 0, 0, 14),
+        UserView("fleet", 6, 3, 0),
+        UserView("alice", 2, 0, 0),
+        UserView("eve", 0, 0, 14),
     ),
 )
 
@@ -492,7 +489,7 @@ HTTP = HttpReadings(
     connections=24,
     accepted=2_048,
     finished=2_032,
-    rejected=(Refusals(401, "no key", 3), Refusals(429, "over the quota", 1)),
+    rejected=(Rejection(401, "no key", 3), Rejection(429, "over the quota", 1)),
     first_token=Distribution(64, 0.05, 0.041, 0.120),
     bad=(
         BadMessage(
@@ -503,5 +500,5 @@ HTTP = HttpReadings(
             '{"model":"default","temperature":-1}',
         ),
     ),
-    users=(GatewayUser("eval", 12, 2, 0), GatewayUser("anonymous", 4, 0, 4)),
+    users=(UserView("eval", 12, 2, 0), UserView("anonymous", 4, 0, 4)),
 )

@@ -15,12 +15,12 @@ from widgets.glyphs import ASCII, UNICODE
 from widgets.line_view import LineView
 from widgets.panels.batch_chart import BatchChart
 from widgets.panels.device_panel import DevicePanel
+from widgets.panels.gateway_panel import MqttPanel
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.kpi_strip import KpiStrip
 from widgets.panels.kv_map import KvMap
 from widgets.panels.latency_panel import LatencyPanel
 from widgets.panels.log_panel import LogPanel
-from widgets.panels.mqtt_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
 
 PAGES: dict[str, tuple[type[LineView], ...]] = {

@@ -13,10 +13,9 @@ from textual.style import Style
 
 from widgets.chat.entry import Entry
 from widgets.chat.inked import Inked
-from widgets.chat.passage import INDENT
+from widgets.chat.passage import INDENT, pattern
 from widgets.chat.passages import Passages
 from widgets.chat.typeset import Row, Typesetter, wrap
-from widgets.chat.words import pattern
 from widgets.figures import counted
 from widgets.glyphs import UNICODE, Glyphs
 

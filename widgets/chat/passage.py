@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
 from re import Pattern
 
 from rich.cells import cell_len
@@ -12,12 +14,32 @@ from textual.strip import Strip
 from widgets.chat.entry import Entry
 from widgets.chat.folds import Folds
 from widgets.chat.typeset import Document, Row, Typesetter, wrap
-from widgets.chat.words import folded
 from widgets.harmless import HARMFUL
 
 GUTTER = 1  # the edge, where the current message is marked
 INDENT = GUTTER + 2
 BLANK = Row()
+
+
+def folded(text: str) -> str:
+    """`text` in lower case without accents. Its length stays, and so do positions."""
+    if text.isascii():
+        return text.lower()
+    return "".join((unicodedata.normalize("NFD", c.lower()) or c)[0] for c in text)
+
+
+# From Thai on, scripts mostly have no blanks between words.
+_UNSPACED = "\u0e00"
+
+
+def pattern(words: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern that finds the beginnings of words with one of these in a folded text. None if
+    there are none."""
+    starts = [folded(word) for word in words if word]
+    alternatives = (
+        re.escape(s) if s[0] >= _UNSPACED else rf"(?<!\w){re.escape(s)}" for s in starts
+    )
+    return re.compile("|".join(alternatives)) if starts else None
 
 
 class Passage:

@@ -19,8 +19,7 @@ from widgets.chat.prompt_head import PromptHead
 from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import printable
-from widgets.key_order import run_bound
-from widgets.line_input import edges
+from widgets.line_input import edges, run_bound
 
 MAX_HEIGHT = 8
 # Limits above which pasted text is attached instead of inserted.

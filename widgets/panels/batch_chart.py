@@ -13,19 +13,42 @@ from textual.binding import Binding, BindingType
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, compact, count, duration
+from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.batch_track import BatchColumn, BatchTrack
-from widgets.panels.held_top import HeldTop
 from widgets.panels.panel import Panel
 from widgets.panels.plot import axis_top
-from widgets.words import gloss, glosses
 
 MAX_STEPS_PER_COLUMN = 64
 _ROOM_FOR_STEPS = 14
 _CELL_WIDTH = 8
 # A single decode must not look like a full batch.
 _LEAST_DECODES = 4.0
+HELD_SECONDS = 10.0
+
+
+class HeldTop:
+    """Grows at once, and shrinks after `HELD_SECONDS` in which less was enough, to the maximum
+    needed during that time."""
+
+    def __init__(self) -> None:
+        self._top = 0.0
+        self._since = 0.0  # when all of it was needed last
+        self._less = 0.0  # the maximum needed since
+
+    def of(self, needed: float, now: float) -> float:
+        """The current end of the axis.
+
+        Args:
+            needed: where it would end by itself; 0 without values.
+            now: seconds. Another engine's clock may begin anew.
+        """
+        self._less = max(self._less, needed)
+        is_held = 0 <= now - self._since <= HELD_SECONDS
+        if needed >= self._top or (self._less and not is_held):
+            self._top, self._since, self._less = self._less, now, 0.0
+        return self._top
 
 
 class ChartMode(StrEnum):

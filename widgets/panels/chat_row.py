@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.api.snapshot import RequestView
 from engine.api.waiting import in_words
-from widgets.chat_name import ChatName
+from widgets.chat_number import ChatName
 from widgets.figures import count
 from widgets.glyphs import Mark, state_mark
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from engine.api.status import ModelCard
 from widgets.figures import duration, percent, size, size_of
+from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.panel import Panel
-from widgets.words import gloss, glosses
 
 _LABEL_WIDTH = 5
 _FIGURE_WIDTH = 15

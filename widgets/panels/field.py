@@ -10,8 +10,7 @@ from textual.widget import Widget
 from textual.widgets.input import Selection
 
 from widgets.harmless import printable
-from widgets.key_order import run_bound
-from widgets.line_input import LineInput
+from widgets.line_input import LineInput, run_bound
 
 Leaving = Literal["enter", "escape", "blur"]
 

@@ -1,25 +1,32 @@
-"""GatewayPanel: the traffic over a gateway, and its bad messages."""
+"""GatewayPanel, HttpPanel and MqttPanel: the traffic over a gateway, and its bad messages."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from rich.cells import cell_len
 from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.message import Message
 
 from engine.api.telemetry import Distribution
 from widgets.figures import compact, count, counted, duration, lasting, time_of_day
-from widgets.foreign_text import pieces, wrap
+from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import spelt_out
-from widgets.history import History
-from widgets.line import Line, shorten
-from widgets.panels.gateway_readings import BadMessage, GatewayReadings, GatewayUser
+from widgets.line import Line, pieces, shorten, wrap
+from widgets.panels.gateway_readings import (
+    BadMessage,
+    GatewayReadings,
+    HttpReadings,
+    MqttReadings,
+    UserView,
+)
 from widgets.panels.list_cursor import ListCursor
-from widgets.panels.scroll_panel import ScrollPanel
-from widgets.words import gloss
+from widgets.panels.plot import Sparkline
+from widgets.panels.scroll_panel import ScrollPanel, list_keys
 
 R = TypeVar("R", bound=GatewayReadings)
 
@@ -61,7 +68,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         self._cursor = ListCursor[BadMessage](lambda message: message, start=-1)
         self._drawn: list[Line] = []
         self._chosen_rows = range(0)
-        self._traffic = {"in/s": History(), "out/s": History()}
+        self._traffic = {"in/s": Sparkline(), "out/s": Sparkline()}
 
     def show(self, readings: R | None) -> None:
         """Show the gateway; None if there is none. Each call adds a point to the sparkline of the
@@ -178,9 +185,9 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         """Sparklines of messages in and out."""
         for name, course in self._traffic.items():
             line = self.line(width).cell(name, _LABEL_WIDTH, self.palette.muted)
-            yield line.add(course.sparkline(self.glyphs.ramp, line.room), self.palette.decode)
+            yield line.add(course.cells(self.glyphs.ramp, line.room), self.palette.decode)
 
-    def _table(self, users: Sequence[GatewayUser], width: int) -> Iterator[Line]:
+    def _table(self, users: Sequence[UserView], width: int) -> Iterator[Line]:
         """The users, in a third of the panel."""
         if not users:
             return
@@ -220,7 +227,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         """Figures in columns, in pairs if that fits. They keep their places whatever their
         values."""
         palette = self.palette
-        rejected = sum(refusals.count for refusals in readings.rejected)
+        rejected = sum(one.count for one in readings.rejected)
         figures = (
             ("in/s", readings.received, False),
             ("out/s", readings.sent, False),
@@ -312,8 +319,65 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
         return spelt_out(text, ascii_only=not self.glyphs.unicode)
 
 
-def _user(user: GatewayUser) -> str:
+def _user(user: UserView) -> str:
     parts = [f"{user.name} {count(user.running)}"]
     parts += [f"{count(user.waiting)} no token"] if user.waiting else []
     parts += [f"{count(user.rejected)} rejected"] if user.rejected else []
     return ", ".join(parts)
+
+
+class HttpPanel(GatewayPanel[HttpReadings]):
+    """The state is that of the server in this process."""
+
+    NAME = "HTTP"
+    OFF = (
+        "HTTP is off. `tui --http 8000` serves OpenAI's and Anthropic's API, /metrics, and a page"
+        " for the browser."
+    )
+    FIRST_TOKEN = "arrival to first token"
+    EXPLAINED = "open"
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("live", "no token", "open")
+
+    BINDINGS: ClassVar[list[BindingType]] = [*list_keys("http")]
+
+    def own_figure(self, readings: HttpReadings) -> tuple[str, int, bool]:
+        return "open", readings.connections, False
+
+
+class MqttPanel(GatewayPanel[MqttReadings]):
+    """The state is that of the connection to the broker."""
+
+    NAME = "MQTT"
+    OFF = (
+        "MQTT is off. `tui --mqtt mqtt://HOST` serves chats over a broker,"
+        " `tui --embedded-broker` brings one along to try it."
+    )
+    FIRST_TOKEN = "publish to first token"
+    EXPLAINED = "untold"
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("live", "no token", "untold")
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *list_keys("mqtt"),
+        Binding(
+            "r", "reconnect", "Reconnect", tooltip="Connect to the broker now", id="mqtt.reconnect"
+        ),
+    ]
+
+    class ReconnectWanted(Message):
+        """The user wants a new connection."""
+
+    def action_reconnect(self) -> None:
+        self.post_message(self.ReconnectWanted())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "reconnect" or self.readings is not None
+
+    def title(self) -> str:
+        readings = self.readings
+        return f"{self.NAME} · {readings.pool}/{readings.node}" if readings else self.NAME
+
+    def notes(self, readings: MqttReadings) -> Sequence[str]:
+        return [f"MQTT {readings.protocol}"] if readings.protocol else []
+
+    def own_figure(self, readings: MqttReadings) -> tuple[str, int, bool]:
+        return "untold", readings.undelivered, readings.undelivered > 0

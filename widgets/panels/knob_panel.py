@@ -16,17 +16,15 @@ from engine.api.effect import Effect
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobChange, KnobState
 from widgets.figures import setting
+from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
-from widgets.panels.effect import effect_line
 from widgets.panels.field import Field, Leaving
-from widgets.panels.knob_history import KnobHistory
+from widgets.panels.knob_history import KnobHistory, effect_line
 from widgets.panels.knob_row import KnobRow
-from widgets.panels.knob_values import parsed, turned, typeable
-from widgets.panels.knob_words import help_text, rank, way_to_set
+from widgets.panels.knob_values import help_text, parsed, rank, turned, typeable, way_to_set
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.scroll_panel import ScrollPanel, list_keys
-from widgets.words import glosses
 
 
 class KnobPanel(ScrollPanel, can_focus=True):

@@ -11,8 +11,7 @@ from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
 from widgets.line import Line
 from widgets.line_view import LineView
-from widgets.panels.knob_values import is_ignored
-from widgets.panels.knob_words import in_force, note_in, shown_name, shown_value
+from widgets.panels.knob_values import in_force, is_ignored, note_in, shown_name, shown_value
 
 _NAME_WIDTH = 22
 _VALUE_WIDTH = 12

@@ -12,15 +12,15 @@ from rich.style import Style
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from widgets.figures import compact, duration, percent, size_of
+from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs, Mark
-from widgets.history import History
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
 from widgets.off_path import briefly as briefly_off
 from widgets.off_path import in_a_word as off_in_a_word
-from widgets.panels.broker_state import BrokerState
+from widgets.panels.gateway_readings import BrokerState
+from widgets.panels.plot import Sparkline
 from widgets.quantization import briefly, shortly
-from widgets.words import glosses
 
 _METER_WIDTH = 6
 _PROGRESS_WIDTH = 30
@@ -46,7 +46,7 @@ class KpiStrip(LineView):
         self._tokens_per_second = 0.0
         self._prefill_per_second = 0.0
         self._broker: BrokerState | None = None
-        self._history = History()
+        self._sparkline = Sparkline()
 
     def show(
         self,
@@ -70,7 +70,7 @@ class KpiStrip(LineView):
         self._tokens_per_second = tokens_per_second
         self._prefill_per_second = prefill_per_second
         now = tokens_per_second_now
-        self._history.add(tokens_per_second if now is None else now)
+        self._sparkline.add(tokens_per_second if now is None else now)
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Line]:
@@ -128,7 +128,7 @@ class KpiStrip(LineView):
         tpot = self._judged(latency.tpot.p50, good.tpot_target if good else math.inf)
         used = blocks.used / blocks.num_blocks
         meter = self.glyphs.meter(used, _METER_WIDTH) + " " if wide else ""
-        spark = self._history.sparkline(self.glyphs.ramp, _SPARK_WIDTH)
+        spark = self._sparkline.cells(self.glyphs.ramp, _SPARK_WIDTH)
         preempted = f"{compact(snapshot.totals.preemptions):<4}"
         prefill = f"{compact(self._prefill_per_second):>4} tok/s"
         places: list[list[tuple[str, Style]]] = [

@@ -13,15 +13,14 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 
 from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
+from widgets.chat_number import ChatName, ChatNumber
 from widgets.figures import count, percent
+from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.kv_cells import KvCells, rows_wanted
 from widgets.panels.kv_notes import KvNotes
 from widgets.panels.panel import Panel
-from widgets.words import glosses
 
 CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
-from widgets.chat_name import ChatName
+from widgets.chat_number import ChatName
 from widgets.figures import count, lasting, percent
 from widgets.glyphs import Glyphs
 

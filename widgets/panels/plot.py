@@ -1,8 +1,9 @@
-"""Plot: a line over time with its scale, against a target, with the changes of knobs."""
+"""Plot and Sparkline: a line over time, with scale, target and changes of knobs, or in a row."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +19,7 @@ AXIS_WIDTH = 6
 BRIDGE_SECONDS = 10.0
 # The dots of a braille cell, from the bottom row to the top one, left and right.
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
+CAPACITY = 120
 
 
 def axis_top(peak: float, limit: float = 0.0) -> float:
@@ -151,3 +153,27 @@ class Plot:
 
     def _row(self, value: float, rows: int, top: float) -> int:
         return min(int(value / top * rows), rows - 1)
+
+
+class Sparkline:
+    """The last values of one quantity: at most `CAPACITY`, newest last."""
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=CAPACITY)
+
+    def add(self, value: float | None) -> None:
+        """Append a value; None and NaN leave a gap."""
+        self._values.append(math.nan if value is None else value)
+
+    def cells(self, ramp: str, width: int) -> str:
+        """The newest values in exactly `width` cells, scaled from 0 to their maximum."""
+        values = list(self._values)[-width:] if width > 0 else []
+        top = max((v for v in values if math.isfinite(v)), default=0.0)
+        return "".join(_cell(v, top, ramp) for v in values).rjust(width)
+
+
+def _cell(value: float, top: float, ramp: str) -> str:
+    if not math.isfinite(value):
+        return " "
+    level = value / top * (len(ramp) - 1) if top > 0 else 0
+    return ramp[max(0, round(level))]

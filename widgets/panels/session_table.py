@@ -15,6 +15,7 @@ from textual.message import Message
 
 from engine.api.snapshot import Goodput, RequestView
 from widgets.figures import compact, count
+from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
 from widgets.panels.chat_row import ChatRow
@@ -31,7 +32,6 @@ from widgets.panels.session_columns import (
     SessionColumns,
     sort_key,
 )
-from widgets.words import glosses
 
 
 class SessionTable(ScrollPanel, can_focus=True):

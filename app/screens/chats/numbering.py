@@ -9,8 +9,7 @@ from typing import Any
 from app.screens.chats.open_session import title_of
 from app.store.conversation import Conversation
 from engine.api.snapshot import RequestView
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
+from widgets.chat_number import ChatName, ChatNumber
 from widgets.panels.log_line import Subject
 from widgets.panels.session_columns import title_of as title_of_request
 

@@ -19,8 +19,8 @@ from engine.api.knob_spec import KnobValue
 from engine.core.comparison import TURN_SECONDS
 from widgets.figures import change_text
 from widgets.glyphs import UNICODE
-from widgets.panels.broker_state import BrokerState
 from widgets.panels.chat_row import YOU
+from widgets.panels.gateway_readings import BrokerState
 from widgets.panels.knob_panel import KnobPanel
 
 PIN = "system"

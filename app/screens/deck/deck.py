@@ -45,9 +45,9 @@ from widgets.chat.prompt import PromptArea
 from widgets.chat.prompt_head import PromptHead
 from widgets.chat.transcript import Transcript
 from widgets.glyphs import Glyphs
+from widgets.panels.gateway_panel import MqttPanel
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.log_panel import LogPanel
-from widgets.panels.mqtt_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
 
 WIDE = 170  # columns from which on the chats stand at the side, unless the user chose otherwise

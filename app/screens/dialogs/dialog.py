@@ -18,9 +18,8 @@ from textual.widgets.option_list import Option
 
 from app.screens.bound import bindings_of, key_of
 from widgets.glyphs import UNICODE
-from widgets.key_order import run_bound
 from widgets.line import shorten
-from widgets.line_input import LineInput
+from widgets.line_input import LineInput, run_bound
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from app.screens.dialogs.dialog import AskText, Entry, Finder
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
 from app.store.search import MOST, Found, Hit, Search
-from widgets.chat.words import folded, pattern
+from widgets.chat.passage import folded, pattern
 from widgets.figures import count, counted
 from widgets.glyphs import UNICODE
 from widgets.line import shorten

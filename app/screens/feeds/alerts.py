@@ -12,8 +12,7 @@ from app.settings.alerts import AlertKind, AlertRules
 from engine.api.lifecycle import RequestState
 from engine.api.snapshot import Snapshot
 from widgets.figures import duration
-from widgets.panels.broker_state import BrokerState
-from widgets.panels.mqtt_readings import MqttReadings
+from widgets.panels.gateway_readings import BrokerState, MqttReadings
 
 # An alert is over when its figure has been below this share of the limit for so many seconds: a
 # figure that swings about the limit is one alert.

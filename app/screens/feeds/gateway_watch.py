@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.api.telemetry import Distribution
-from widgets.panels.broker_state import BrokerState
-from widgets.panels.gateway_readings import BadMessage, GatewayUser, Refusals
-from widgets.panels.http_readings import HttpReadings, HttpState
-from widgets.panels.mqtt_readings import MqttReadings
+from widgets.panels.gateway_readings import (
+    BrokerState,
+    GatewayReadings,
+    HttpReadings,
+    HttpState,
+    MqttReadings,
+)
 
 if TYPE_CHECKING:
     from app.gateway.http.view import HttpSide
     from app.gateway.mqtt.view import MqttSide, MqttView
     from app.gateway.view import GatewayView
+
+R = TypeVar("R", bound=GatewayReadings)
 
 RATE_SECONDS = 5.0
 
@@ -36,32 +40,19 @@ class Traffic:
         return (received - received_then) / seconds, (sent - sent_then) / seconds
 
 
-class Figures(TypedDict):
-    """The fields of `GatewayReadings` that every gateway has."""
-
-    lasted: float
-    running: int
-    waiting: int
-    accepted: int
-    finished: int
-    rejected: tuple[Refusals, ...]
-    first_token: Distribution
-    bad: tuple[BadMessage, ...]
-    users: tuple[GatewayUser, ...]
-
-
-def figures_of(view: GatewayView) -> Figures:
-    """The figures of a view."""
-    return Figures(
+def _readings(kind: type[R], view: GatewayView, **own: Any) -> R:
+    """Readings of a kind: the figures that every gateway has, and those of its own."""
+    return kind(
         lasted=max(view.time - view.since, 0.0),
         running=view.running,
         waiting=view.waiting,
         accepted=view.accepted,
         finished=view.finished,
-        rejected=tuple(Refusals(r.code, r.reason, r.count) for r in view.rejected),
+        rejected=view.rejected,
         first_token=view.first_token,
-        bad=tuple(BadMessage(b.time, b.topic, b.code, b.reason, b.excerpt) for b in view.bad),
-        users=tuple(GatewayUser(u.name, u.running, u.waiting, u.rejected) for u in view.users),
+        bad=view.bad,
+        users=view.users,
+        **own,
     )
 
 
@@ -98,7 +89,9 @@ class MqttWatch:
 
     def _read(self, view: MqttView) -> MqttReadings:
         received, sent = self._traffic.rates(view.time, view.received, view.published)
-        return MqttReadings(
+        return _readings(
+            MqttReadings,
+            view,
             address=view.address,
             state=BrokerState[view.phase.name],
             detail=view.detail,
@@ -107,8 +100,7 @@ class MqttWatch:
             node=view.node,
             received=received,
             sent=sent,
-            untold=view.undelivered,
-            **figures_of(view),
+            undelivered=view.undelivered,
         )
 
 
@@ -135,14 +127,15 @@ class HttpWatch:
             view.time, view.accepted + refused, view.finished + refused
         )
         state = HttpState.DRAINING if view.draining else HttpState.SERVING
-        self.readings = HttpReadings(
+        self.readings = _readings(
+            HttpReadings,
+            view,
             address=view.url,
             state=HttpState.STOPPED if failure else state,
             detail=failure,
             received=came,
             sent=went,
             connections=view.connections,
-            **figures_of(view),
         )
 
     def has_stopped(self) -> bool:

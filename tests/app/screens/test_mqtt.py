@@ -18,7 +18,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.waiting import in_words
 from tests.app.screens.stage import Stage, staged
 from tests.widgets.hosting import rows
-from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.gateway_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
 
 REPLIES = {

@@ -10,9 +10,16 @@ from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content
 
 from tests.widgets.hosting import hosted
-from widgets.chat.highlighted import CODE_STYLES, highlighted
 from widgets.chat.transcript import Transcript
-from widgets.chat.typeset import Document, Row, Typesetter, code_blocks, wrap
+from widgets.chat.typeset import (
+    CODE_STYLES,
+    Document,
+    Row,
+    Typesetter,
+    code_blocks,
+    highlighted,
+    wrap,
+)
 from widgets.glyphs import ASCII, UNICODE
 
 SAMPLE = """\

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from widgets.chat.words import folded, pattern
+from widgets.chat.passage import folded, pattern
 
 
 @pytest.mark.parametrize("text", ["Abc", "Étude", "Straße", "İx", "e\u0301", "日本語", "\u0130"])

@@ -8,7 +8,7 @@ import pytest
 from engine.api.effect import MIN_SAMPLES, Effect
 from engine.api.telemetry import Distribution
 from tests.widgets.samples import EFFECT
-from widgets.panels.effect import effect_line, obstacle_text
+from widgets.panels.knob_history import effect_line, obstacle_text
 
 
 def since(**changes: object) -> Effect:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widgets.panels.held_top import HELD_SECONDS, HeldTop
+from widgets.panels.batch_chart import HELD_SECONDS, HeldTop
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0.0, 8.0)), min_size=1))

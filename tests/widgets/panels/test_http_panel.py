@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.widgets.hosting import hosted, rows, settle
 from tests.widgets.samples import HTTP
-from widgets.panels.http_panel import HttpPanel
-from widgets.panels.http_readings import HttpReadings, HttpState
+from widgets.panels.gateway_panel import HttpPanel
+from widgets.panels.gateway_readings import HttpReadings, HttpState
 
 
 async def shown(readings: HttpReadings | None, width: int, height: int = 24) -> list[str]:

@@ -9,7 +9,7 @@ from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, rows
 from tests.widgets.samples import GOODPUT, LATENCY, MODEL, READY, history, knobs, snapshot
 from widgets.glyphs import ASCII
-from widgets.panels.broker_state import BrokerState
+from widgets.panels.gateway_readings import BrokerState
 from widgets.panels.kpi_strip import KpiStrip
 
 NARROW = " 47 tok/s    stall_free       TTFT 190ms  TPOT 21ms   run 6   wait 3     KV 65%"

@@ -9,8 +9,7 @@ from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Shari
 from tests.widgets.hosting import hosted, press, rows, settle
 from tests.widgets.pools import pool_of
 from tests.widgets.samples import NAMES
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
+from widgets.chat_number import ChatName, ChatNumber
 from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.kv_map import SELECTED, KvMap
 

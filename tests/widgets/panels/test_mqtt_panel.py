@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from app.gateway.view import BadMessage, UserView
 from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, press, resize, rows, settle
 from tests.widgets.samples import MQTT, NOON
 from widgets.glyphs import ASCII, UNICODE
-from widgets.panels.broker_state import BrokerState
-from widgets.panels.gateway_readings import BadMessage, GatewayUser
-from widgets.panels.mqtt_panel import MqttPanel
-from widgets.panels.mqtt_readings import MqttReadings
+from widgets.panels.gateway_panel import MqttPanel
+from widgets.panels.gateway_readings import BrokerState, MqttReadings
 
 MANY = replace(
     MQTT, bad=tuple(BadMessage(NOON - n, f"topic/{n}", 400, f"reason {n}", "x") for n in range(20))
@@ -109,7 +108,7 @@ NONE = Distribution(0, math.nan, math.nan, math.nan)
 
 
 async def test_what_is_left_out_of_a_list_is_counted() -> None:
-    users = tuple(GatewayUser(f"user-{n}", 1, 0, 0) for n in range(9))
+    users = tuple(UserView(f"user-{n}", 1, 0, 0) for n in range(9))
     assert "user-5 1 · 3 more" in " ".join(await shown(replace(MQTT, users=users), 120))
 
 
@@ -158,7 +157,7 @@ async def test_whatever_comes_is_text_and_nothing_else(glyphs: object) -> None:
             MQTT,
             detail=text,
             bad=(BadMessage(NOON, text, 400, text, text),),
-            users=(GatewayUser(text, 1, 0, 0),),
+            users=(UserView(text, 1, 0, 0),),
         )
         async with hosted(panel, 60, 30, focus=True) as (app, _):
             panel.show(readings)

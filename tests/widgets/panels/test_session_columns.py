@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.widgets.samples import chats, view, waiting
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
+from widgets.chat_number import ChatName, ChatNumber
 from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.session_columns import (
     CURSOR_WIDTH,

@@ -5,8 +5,7 @@ import pytest
 from engine.api.origin import Origin
 from tests.widgets.hosting import burst, hosted, lay_out, paste, press, rows, screen, settle
 from tests.widgets.samples import GOODPUT, chats, view, views, waiting
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
+from widgets.chat_number import ChatName, ChatNumber
 from widgets.figures import duration
 from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.chat_row import YOU, ChatRow

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from widgets.figures import duration
-from widgets.panels.spread import ranges
+from widgets.panels.latency_panel import ranges
 
 
 def test_every_value_is_in_one_range() -> None:

@@ -131,7 +131,7 @@ export class KnobPanel {
     return parts.join(", ") || "a knob that names users";
   }
 
-  /** The effect of the last change, in the words of widgets/panels/effect.py. */
+  /** The effect of the last change, in the words of widgets/panels/knob_history.py. */
   showEffect(effect) {
     put(find("effect"), effect ? `${this.words(effect.changed)}: ${effectLine(effect)}` : "");
   }

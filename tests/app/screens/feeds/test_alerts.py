@@ -11,8 +11,7 @@ from app.settings.alerts import AlertRules
 from engine.api.snapshot import Snapshot
 from tests.support.clock import VirtualClock
 from tests.support.scripted_engine import ScriptedEngine
-from widgets.panels.broker_state import BrokerState
-from widgets.panels.mqtt_readings import MqttReadings
+from widgets.panels.gateway_readings import BrokerState, MqttReadings
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def readings(state: BrokerState, lasted: float) -> MqttReadings:
         sent=0.0,
         running=0,
         waiting=0,
-        untold=0,
+        undelivered=0,
         accepted=0,
         finished=0,
         rejected=(),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from app.gateway.view import Rejection
 from app.screens.feeds.gateway_watch import HttpWatch
 from tests.support.scripted_http import ScriptedHttp
-from widgets.panels.http_readings import HttpState
+from widgets.panels.gateway_readings import HttpState
 
 
 def test_without_a_gateway_there_is_nothing_to_see() -> None:

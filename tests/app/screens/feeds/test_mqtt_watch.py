@@ -7,8 +7,7 @@ from app.gateway.view import BadMessage, Rejection, UserView
 from app.screens.feeds.gateway_watch import MqttWatch
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
-from widgets.panels import gateway_readings
-from widgets.panels.broker_state import BrokerState
+from widgets.panels.gateway_readings import BrokerState
 
 
 @pytest.fixture
@@ -77,8 +76,8 @@ def test_lists_are_carried_over_in_their_order(gateway: ScriptedGateway) -> None
     assert readings is not None
     assert [(r.code, r.count) for r in readings.rejected] == [(429, 12), (400, 2)]
     assert readings.bad == (
-        gateway_readings.BadMessage(2.0, "a/b", 400, "why", "{"),
-        gateway_readings.BadMessage(1.0, "c", 413, "big", ""),
+        BadMessage(2.0, "a/b", 400, "why", "{"),
+        BadMessage(1.0, "c", 413, "big", ""),
     )
-    assert readings.users == (gateway_readings.GatewayUser("alice", 3, 1, 0),)
-    assert readings.untold == 4
+    assert readings.users == (UserView("alice", 3, 1, 0),)
+    assert readings.undelivered == 4

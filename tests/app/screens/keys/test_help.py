@@ -13,8 +13,8 @@ from app.screens.dialogs.find_chat import FindChat
 from app.screens.keys.help import HelpScreen
 from engine.api.preset import Preset
 from tests.app.screens.stage import REPLIES, Stage, staged
+from widgets.glossary import GLOSSES
 from widgets.panels.kv_map import KvMap
-from widgets.words import GLOSSES
 
 
 async def headings(stage: Stage) -> list[str]:

@@ -17,7 +17,7 @@ from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_core import BASE
 from tests.support.scripted_engine import ScriptedEngine
 from widgets.figures import compact, duration, percent
-from widgets.panels.effect import effect_line
+from widgets.panels.knob_history import effect_line
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
