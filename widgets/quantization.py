@@ -20,14 +20,14 @@ def shortly(card: ModelCard) -> str:
 
 def in_full(card: ModelCard) -> str:
     """A clause with all details; empty if no weights are packed."""
-    told = f"weights quantized to {card.quantize}"
+    clause = f"weights quantized to {card.quantize}"
     if card.packed_as:
-        told = f"weights stay packed as {card.packed_as} has them, activations take 15 bits"
+        clause = f"weights stay packed as {card.packed_as} has them, activations take 15 bits"
     if card.rounded_to:
-        told = f"weights of {card.packed_as} rounded to {card.rounded_to}, activations to 15 bits"
+        clause = f"weights of {card.packed_as} rounded to {card.rounded_to}, activations to 15 bits"
     if (loss := card.loss) is not None:
-        told += f": after {_compared(loss)} {_STAYS}; divergence {_divergence(loss)} nats a token"
-    return _if_packed(card, told)
+        clause += f": after {_compared(loss)} {_STAYS}; divergence {_divergence(loss)} nats a token"
+    return _if_packed(card, clause)
 
 
 def loss_in_full(loss: QuantizationLoss) -> str:
@@ -44,8 +44,8 @@ def _kind(card: ModelCard) -> str:
     return card.packed_as or card.quantize
 
 
-def _if_packed(card: ModelCard, told: str) -> str:
-    return told if _kind(card) != "none" else ""
+def _if_packed(card: ModelCard, clause: str) -> str:
+    return clause if _kind(card) != "none" else ""
 
 
 def _compared(loss: QuantizationLoss) -> str:

@@ -85,10 +85,10 @@ def remarks(curves: Sequence[Curve], sweep: Sweep) -> Iterator[str]:
     for point in (point for curve in curves for point in curve.points if point.needs):
         needs[point.rate] = max(point.needs, needs.get(point.rate, 0))
     if needs:
-        told = ", ".join(f"{rate:g}/s {_round_up(needs[rate]):,}" for rate in sorted(needs))
+        listed = ", ".join(f"{rate:g}/s {_round_up(needs[rate]):,}" for rate in sorted(needs))
         yield (
             "? the run is too short for its requests: throughputs are of all of it, filling and "
-            f"draining included. Needed are about so many --requests: {told}."
+            f"draining included. Needed are about so many --requests: {listed}."
         )
     yield (
         "req/s, tok/s and goodput are those from when the batch has filled until the last request "

@@ -141,8 +141,8 @@ def _troubles(report: Report) -> str:
     lines: list[str] = []
     troubles = [f for findings in report.values() for f in findings if f.trouble]
     for title, is_needed in (("Missing", True), ("Could be better", False)):
-        told = [f"  {f.name}: {f.trouble}" for f in troubles if f.is_needed is is_needed]
-        lines += [title, *told] if told else []
+        listed = [f"  {f.name}: {f.trouble}" for f in troubles if f.is_needed is is_needed]
+        lines += [title, *listed] if listed else []
     return harmless("\n".join([*lines, *([] if troubles else ["Nothing is missing."])]))
 
 
@@ -184,8 +184,8 @@ def _gpus() -> Iterator[Finding]:
     seen = _seen_by_torch()
     for number, (uuid, name) in enumerate(seen.items()):
         known = f"{name}, {uuid}, not told by NVIDIA's driver"
-        told = _show_gpu(by_uuid[uuid]) if uuid in by_uuid else known
-        yield Finding(f"cuda:{number}", told)
+        shown = _show_gpu(by_uuid[uuid]) if uuid in by_uuid else known
+        yield Finding(f"cuda:{number}", shown)
     visible = visible_gpus([gpu.uuid for gpu in gpus], os.environ)
     for place, gpu in enumerate(gpus):
         if gpu.uuid in seen:
@@ -352,8 +352,8 @@ def _fast_path(settings: Settings) -> Iterator[Finding]:
         return
     loaded.close()
     card = loaded.card
-    if told := quantized_in_full(card):
-        yield Finding("quantized", told)
+    if shown := quantized_in_full(card):
+        yield Finding("quantized", shown)
     slower = "it is slower than it could be: "
     if card.off_kernels:
         value = "none of its operations"

@@ -278,14 +278,14 @@ def to_table(listings: Sequence[Listing]) -> str:
     if not widths:
         table = [(*row[:5], *row[6:]) for row in table]
     lines = align(table, (2, 3))
-    told, lines = [lines[0]], lines[1:]
+    shown, lines = [lines[0]], lines[1:]
     for title, group in grouped.items():
         if group:
-            told += ["", f"{title}:", *lines[: len(group)]]
+            shown += ["", f"{title}:", *lines[: len(group)]]
             lines = lines[len(group) :]
-    told += [""] * any(map(_is_broken, listings))
-    told += [f"{x.name} cannot be loaded: {x.reason}" for x in listings if _is_broken(x)]
-    return "\n".join(told)
+    shown += [""] * any(map(_is_broken, listings))
+    shown += [f"{x.name} cannot be loaded: {x.reason}" for x in listings if _is_broken(x)]
+    return "\n".join(shown)
 
 
 def to_text(listing: Listing, place: Place, budget: int) -> str:
@@ -332,10 +332,10 @@ def _about(listing: Listing) -> str:
 
 
 def _weights(listing: Listing) -> str:
-    told = _about(listing) + _bytes(listing.weight_bytes)
+    text = _about(listing) + _bytes(listing.weight_bytes)
     if listing.quantize == "none" or listing.weight_bytes is None:
-        return told
-    return f"{told} in {listing.quantize}, {_bytes(listing.loading_bytes)} while it is loaded"
+        return text
+    return f"{text} in {listing.quantize}, {_bytes(listing.loading_bytes)} while it is loaded"
 
 
 def _shown_context(listing: Listing) -> str:
@@ -349,8 +349,8 @@ def _shown_context(listing: Listing) -> str:
 def _context(listing: Listing) -> str:
     length = listing.context_length
     if length is None or listing.token_bytes is None:
-        told = "" if length is None else f" ({length} tokens)"
-        return Fit.UNKNOWN + told
+        text = "" if length is None else f" ({length} tokens)"
+        return Fit.UNKNOWN + text
     return f"{show_bytes(length * listing.token_bytes)} ({length} tokens)"
 
 

@@ -74,17 +74,17 @@ def shown(
     Args:
         key: identifies the request.
     """
-    for place, told in enumerate(messages):
+    for place, turn in enumerate(messages):
         yield Message(
             id=f"{key}/{place}",
             conversation_id=conversation.id,
             parent_id=None,
-            role=told.role,
-            content=told.content,
-            thinking=told.thinking,
-            tool_use=ToolUse(told.tool_calls, told.content) if told.tool_calls else None,
-            tool_call_id=told.tool_call_id,
-            name=told.name,
+            role=turn.role,
+            content=turn.content,
+            thinking=turn.thinking,
+            tool_use=ToolUse(turn.tool_calls, turn.content) if turn.tool_calls else None,
+            tool_call_id=turn.tool_call_id,
+            name=turn.name,
             created=conversation.created,
         )
 

@@ -58,11 +58,11 @@ def _stated_tool(tool: object) -> object:
     """
     if not isinstance(tool, dict):
         return tool
-    told = {key: value for key, value in tool.items() if value is not None}
-    if isinstance(function := told.get("function"), dict):
+    named = {key: value for key, value in tool.items() if value is not None}
+    if isinstance(function := named.get("function"), dict):
         stated = {key: value for key, value in function.items() if value is not None}
-        told = {"type": "function", **told, "function": stated}
-    return told
+        named = {"type": "function", **named, "function": stated}
+    return named
 
 
 AnyTool = Annotated[Parameters, BeforeValidator(_stated_tool)]
@@ -111,8 +111,8 @@ def _checks(name: str) -> tuple[object, ...]:
     """
     allowed = range_of(name)
     if allowed.of_minus_one:
-        told = {"type": "integer", "minimum": -1, "maximum": allowed.high}
-        return BeforeValidator(partial(as_number, name)), WithJsonSchema(told)
+        schema = {"type": "integer", "minimum": -1, "maximum": allowed.high}
+        return BeforeValidator(partial(as_number, name)), WithJsonSchema(schema)
     schema = Field(json_schema_extra={"minimum": allowed.low, "maximum": allowed.high})
     return (Whole, schema) if allowed.is_integer else (schema,)
 

@@ -57,14 +57,14 @@ class Watchdog:
         self._signals = signals
         self._leave = leave
         self._closed = threading.Event()
-        self._heard, self._told = socket.socketpair()
+        self._receiver, self._sender = socket.socketpair()
         # Python writes the number of a signal at once, whatever the main thread does.
-        self._told.setblocking(False)
+        self._sender.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._before = -1
 
     def __enter__(self) -> Self:
-        self._before = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        self._before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         self._thread.start()
         return self
 
@@ -76,15 +76,15 @@ class Watchdog:
     ) -> None:
         signal.set_wakeup_fd(self._before)
         self._closed.set()
-        self._told.close()
+        self._sender.close()
         self._thread.join()
-        self._heard.close()
+        self._receiver.close()
 
     def _watch(self) -> None:
         ends = {getattr(signal, name) for name in _NAMES if hasattr(signal, name)}
         num_asked = 0
         while num_asked < self._signals:
-            if not (data := self._heard.recv(1)):
+            if not (data := self._receiver.recv(1)):
                 return
             num_asked += data[0] in ends
         if not self._closed.wait(PATIENCE_SECONDS):

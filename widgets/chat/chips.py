@@ -71,5 +71,5 @@ class Chips(LineView):
 def _fitted(label: str, width: int) -> str:
     """A name with its facts; the name is shortened if needed."""
     name, *facts = label.rsplit(" · ", 2)
-    told = "".join(f" · {fact}" for fact in facts)
-    return shorten(shorten(name, max(width - cell_len(told), 1)) + told, width)
+    suffix = "".join(f" · {fact}" for fact in facts)
+    return shorten(shorten(name, max(width - cell_len(suffix), 1)) + suffix, width)

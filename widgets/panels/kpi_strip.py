@@ -192,6 +192,6 @@ class KpiStrip(LineView):
 
 def _forms(model: ModelCard) -> Iterator[str]:
     """The model's description, longest form first."""
-    told = f"{model.name} {model.dtype} on {model.device}"
+    named = f"{model.name} {model.dtype} on {model.device}"
     for quantized in (shortly(model), briefly(model)):
-        yield f"{told}, {quantized}" if quantized else told
+        yield f"{named}, {quantized}" if quantized else named

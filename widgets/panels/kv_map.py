@@ -65,7 +65,7 @@ class KvMap(Panel, can_focus=True):
         self._wanted = 0
         self._block_size: int | None = None
         self._waste: float | None = None
-        self._told = KvNotes()
+        self._kv_notes = KvNotes()
         self._cells: KvCells | None = None
 
     def show(
@@ -92,13 +92,13 @@ class KvMap(Panel, can_focus=True):
         """
         self._blocks, self._block_size, self._waste = blocks, block_size, waste
         # The previous detail stays until the next one is known, so that lines do not flicker.
-        detail = detail or (self._told.detail if self.has_focus else None)
-        self._told = KvNotes(names, sharing, pins, detail)
+        detail = detail or (self._kv_notes.detail if self.has_focus else None)
+        self._kv_notes = KvNotes(names, sharing, pins, detail)
         wanted = self.wanted_height(self.size.width)
         if wanted != self._wanted and self.styles.is_auto_height:
             self._wanted = wanted
             self.refresh(layout=True)
-        if self.is_other(blocks, block_size, waste, self._told):
+        if self.is_other(blocks, block_size, waste, self._kv_notes):
             self.redraw()
 
     @property
@@ -239,7 +239,7 @@ class KvMap(Panel, can_focus=True):
     def _look(self, cell: Stretch, level: int) -> tuple[str, Style]:
         """Glyph and style of a cell."""
         glyphs, palette = self.glyphs, self.palette
-        names = self._told.names
+        names = self._kv_notes.names
         numbers = [names[who].number for who in cell.holders if who in names]
         over = SELECTED if self.selected in numbers else Style.null()
         match cell.state:
@@ -270,23 +270,23 @@ class KvMap(Panel, can_focus=True):
     def _num_notes(self, height: int) -> int:
         """The number of lines below the cells: the legend, and a line on sharing and pins if there
         are any and it fits."""
-        told = self._told
-        said = bool(told.sharing or told.pins or (told.detail and self.has_focus))
+        notes = self._kv_notes
+        said = bool(notes.sharing or notes.pins or (notes.detail and self.has_focus))
         said = said and height >= _MIN_HEIGHT_FOR_NOTES
         return 0 if height <= 2 else 2 if said else 1
 
     def _notes(self, width: int, height: int) -> list[Line]:
-        palette, told = self.palette, self._told
+        palette, about = self.palette, self._kv_notes
         assert self._blocks is not None
         assert self._cells is not None
         if self.has_focus:
             first, rest = _two_lines(self._inspected(), width)
             more = self.line(width).cell(rest, width, palette.muted)
         else:
-            legend = told.legend(self._blocks, self._cells.cells, self.glyphs)
+            legend = about.legend(self._blocks, self._cells.cells, self.glyphs)
             first = shorten_parts(legend, width)
-            style = palette.warn if told.has_broken_pin else palette.muted
-            more = self.line(width).add(shorten_parts(told.of_pool(), width), style)
+            style = palette.warn if about.has_broken_pin else palette.muted
+            more = self.line(width).add(shorten_parts(about.of_pool(), width), style)
         notes = [self.line(width).add(first, palette.muted), more]
         return notes[: self._num_notes(height)]
 
@@ -294,7 +294,7 @@ class KvMap(Panel, can_focus=True):
         """The state of the picked cell, its holders, and the details of its first block."""
         assert self._cells is not None
         cell = self._cells.cells[self._place]
-        return [*self._told.of_cell(cell), *self._told.of_block(cell)]
+        return [*self._kv_notes.of_cell(cell), *self._kv_notes.of_block(cell)]
 
 
 def _room(span: int) -> int:

@@ -69,11 +69,11 @@ def make_application(
             Middleware(CORSMiddleware, allow_origins=cors, allow_methods=["*"], allow_headers=["*"])
         )
     return Starlette(
-        routes=routes, middleware=middleware, exception_handlers={HTTPException: _told}
+        routes=routes, middleware=middleware, exception_handlers={HTTPException: _fault_response}
     )
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _fault_response(request: Request, error: Exception) -> Response:
     """Starlette's own refusals, in the form of our errors."""
     assert isinstance(error, HTTPException)
     code = error.status_code if error.status_code in TYPES else 404

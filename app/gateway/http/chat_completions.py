@@ -59,10 +59,10 @@ class ChatForm(OpenAiForm):
                 {"index": number, **called(call, self._call_id(choice), number)}
                 for number, call in enumerate(use.calls)
             ]
-            role = "" if reply.is_told else '"role":"assistant",'
-            reply.is_told = True
+            role = "" if reply.is_sent else '"role":"assistant",'
+            reply.is_sent = True
             yield from self._part_chunk(choice, f'{role}"tool_calls":{compact(calls)}')
-        part = "" if reply.is_told else '"role":"assistant","content":""'
+        part = "" if reply.is_sent else '"role":"assistant","content":""'
         yield from self._part_chunk(choice, part, reason=finish_reason(finish, use))
 
     def whole(self) -> dict[str, object]:
@@ -99,12 +99,12 @@ class ChatForm(OpenAiForm):
 
     def _part(self, reply: Reply, text: str, thinking: str) -> str:
         """The members of a delta, as JSON without braces."""
-        parts = [] if reply.is_told else ['"role":"assistant"']
+        parts = [] if reply.is_sent else ['"role":"assistant"']
         if thinking:
             parts.append(f'"reasoning_content":{quoted(thinking)}')
         if text or not thinking:
             parts.append(f'"content":{quoted(text)}')
-        reply.is_told = True
+        reply.is_sent = True
         return ",".join(parts)
 
     def _part_chunk(

@@ -47,7 +47,7 @@ class CompletionForm(OpenAiForm):
 
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
         if not self._echoes_tokens:
-            yield from self._told(choice, delta)
+            yield from self._chunks(choice, delta)
             return
         # The tokens of a prompt come with its first reply, and the other replies wait for them.
         first = self._first(choice)
@@ -56,10 +56,10 @@ class CompletionForm(OpenAiForm):
             return
         for other in range(first, first + self._choices):
             for before in self._held.pop(other, ()):
-                yield from self._told(other, before)
-        yield from self._told(choice, delta)
+                yield from self._chunks(other, before)
+        yield from self._chunks(choice, delta)
 
-    def _told(self, choice: int, delta: Delta) -> Iterator[bytes]:
+    def _chunks(self, choice: int, delta: Delta) -> Iterator[bytes]:
         reply = self._replies[choice]
         text = delta.thinking + delta.text
         reason = "null"
@@ -68,8 +68,8 @@ class CompletionForm(OpenAiForm):
         if not (text or delta.logprobs) and reason == "null":
             return
         prompt: Sequence[PromptToken] = ()
-        if not reply.is_told:
-            reply.is_told = True
+        if not reply.is_sent:
+            reply.is_sent = True
             prompt = self._prompt(choice)
             text = f"{self._echo(choice)}{text}"
         before = f'{{"index":{choice},"text":{quoted(text)},"logprobs":'

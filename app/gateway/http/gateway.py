@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
-from app.gateway.http.access import Access
+from app.gateway.http.access import Access, Pages
 from app.gateway.http.application import make_application
 from app.gateway.http.batches.batching import Batching
 from app.gateway.http.connection import Connection, Connections
@@ -26,7 +26,6 @@ from app.gateway.http.metrics.exposition import Exposition
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.page.routes import page_routes
-from app.gateway.http.pages import Pages
 from app.gateway.http.service import Service
 from app.gateway.http.settings import Address, HttpError, HttpSettings
 from app.gateway.http.tracing.opening import open_traces

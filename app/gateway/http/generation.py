@@ -41,7 +41,7 @@ _MOST_PLACES = 20
 _LONGEST_PLACE = 200
 _STRUCTURE = re.compile(r"^structure(?:\.\w+)?")
 
-# Log-probabilities that the replies to one request may have told, each alternative one of them: of
+# Log-probabilities that the replies to one request may have, each alternative one of them: of
 # 75 bytes in an answer and twice that in memory. One reply may have those of its whole context.
 MAX_ALTERNATIVES = 1 << 20
 
@@ -297,7 +297,7 @@ async def _stream(
     await _begin(send, _EVENTS, headers)
     await _send(send, form.begin(exchange.streams[0].num_prompt_tokens))
     while True:
-        await _send(send, _told(form, news) if news else (form.waiting(),))
+        await _send(send, _events(form, news) if news else (form.waiting(),))
         if (fault := exchange.fault) is not None:
             await _send(send, form.failed(_named(fault, asked)))
             break
@@ -308,7 +308,7 @@ async def _stream(
     await _end(send)
 
 
-def _told(form: Form, news: Sequence[tuple[int, Delta]]) -> Iterator[bytes]:
+def _events(form: Form, news: Sequence[tuple[int, Delta]]) -> Iterator[bytes]:
     for choice, delta in news:
         form.take(choice, delta)
         yield from form.tell(choice, delta)

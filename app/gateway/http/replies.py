@@ -34,7 +34,7 @@ class Reply:
         echoed: text that is sent before the reply's own.
         num_tokens: output tokens so far.
         news: text to send now, after the last delta.
-        is_told: whether any of it was sent.
+        is_sent: whether any of it was sent.
     """
 
     may_call: bool = False
@@ -48,9 +48,9 @@ class Reply:
     num_tokens: int = 0
     finish: Finish | None = None
     news: str = ""
-    is_told: bool = False
+    is_sent: bool = False
     _held: list[str] = field(default_factory=list)
-    _num_told: int = 0
+    _num_sent: int = 0
     _has_echoed: bool = False
 
     def take(self, delta: Delta) -> None:
@@ -91,14 +91,14 @@ class Reply:
 
     def _news(self, delta: Delta) -> str:
         if went_well(delta.finish):
-            return self._said[self._num_told :]
+            return self._said[self._num_sent :]
         self._held.append(delta.text)
-        length = delta.num_certain - self._num_told
+        length = delta.num_certain - self._num_sent
         if length <= 0 or self.forced is not None:
             return ""
         held = "".join(self._held)
         news, self._held = held[:length], [held[length:]]
-        self._num_told += len(news)
+        self._num_sent += len(news)
         return news
 
 

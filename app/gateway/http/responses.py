@@ -78,7 +78,7 @@ class ResponseForm(Form):
         self._reply = Reply(may_call, asked.forced_calls(), asked.calls_one)
         self._items: list[_Item] = []
         self._is_open = False  # whether the last item may still grow
-        self._told: dict[str, object] = {}  # the response, once it has ended
+        self._ended: dict[str, object] = {}  # the response, once it has ended
         self._events: list[bytes] = []
         self._number = 0
 
@@ -105,7 +105,7 @@ class ResponseForm(Form):
         yield from self._take_events()
 
     def end(self) -> Iterator[bytes]:
-        self._tell(f"response.{self._told['status']}", response=self._told)
+        self._tell(f"response.{self._ended['status']}", response=self._ended)
         yield from self._take_events()
 
     def failed(self, fault: Fault) -> Iterator[bytes]:
@@ -114,7 +114,7 @@ class ResponseForm(Form):
         yield from self._take_events()
 
     def whole(self) -> dict[str, object]:
-        return self._told
+        return self._ended
 
     def _finish(self, finish: Finish) -> None:
         is_cut = finish.reason is FinishReason.LENGTH
@@ -125,7 +125,7 @@ class ResponseForm(Form):
             self._begin("function_call", call)
             self._extend(call.arguments)
             self._close()
-        self._told = self._response(status, finish.usage)
+        self._ended = self._response(status, finish.usage)
         if self._asked.is_stored:
             self._remember(finish, calls)
 
@@ -144,7 +144,7 @@ class ResponseForm(Form):
         # These ids are those of all calls in the model's own format, as it wrote them.
         written = () if finish.tool_use is None else finish.tool_use.calls
         response = RememberedResponse(
-            payload=self._told,
+            payload=self._ended,
             instructions=asked.instructions or "",
             messages=(*messages, said),
             context=finish.context if len(calls) == len(written) else None,

@@ -13,10 +13,9 @@ from starlette.requests import Request
 
 from app.gateway.admission import Admission
 from app.gateway.faults import Fault, doing
-from app.gateway.http.access import Access
+from app.gateway.http.access import Access, Pages
 from app.gateway.http.body import read_body, unless_gone
 from app.gateway.http.exchanges import Exchanges
-from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.payload import T, read
 from app.gateway.quotas import Quotas
 from app.gateway.sources import HTTP, salt_of

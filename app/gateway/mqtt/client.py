@@ -214,17 +214,17 @@ class AskClient:
             await self._next(None)  # cards before the request are no news to it
         loop = asyncio.get_running_loop()
         asking = Asking(self._new_caller(), node, begun=loop.time(), send_at=loop.time())
-        told = ""
+        shown = ""
         while True:
             if asking.send_at is not None and asking.send_at <= loop.time():
                 await self._send(asking, request)
             match await self._next(asking.send_at):
                 case LinkState(phase=LinkPhase.ONLINE):
-                    told = ""
+                    shown = ""
                     if self._is_back(asking):
                         asking.send_at = loop.time()  # the broker may have dropped the reply
-                case LinkState(phase=LinkPhase.OFFLINE, detail=detail) if detail != told:
-                    told = detail
+                case LinkState(phase=LinkPhase.OFFLINE, detail=detail) if detail != shown:
+                    shown = detail
                     self._notice(
                         f"the connection to {self._address} is lost: {detail}; trying again"
                     )

@@ -51,7 +51,7 @@ class Delivery:
         self._waiting: dict[_Attempt, Outgoing] = {}
         self._under_way: dict[_Attempt, asyncio.Task[None]] = {}
         self._refusals: dict[_Attempt, int] = {}
-        self._told: list[_Attempt] = []
+        self._delivered: list[_Attempt] = []
         self._save_due: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event = asyncio.Event()
         self._emptied.set()
@@ -83,7 +83,7 @@ class Delivery:
 
     def add(self, key: str, attempt: int, ending: Outgoing) -> None:
         """Publish an ending from the journal, unless that is done or in progress."""
-        if (key, attempt) in self._waiting or (key, attempt) in self._told:
+        if (key, attempt) in self._waiting or (key, attempt) in self._delivered:
             return
         self._waiting[key, attempt] = ending
         self._emptied.clear()
@@ -134,7 +134,7 @@ class Delivery:
         """Mark an ending as settled."""
         del self._waiting[attempt]
         self._refusals.pop(attempt, None)
-        self._told.append(attempt)
+        self._delivered.append(attempt)
         if not self._waiting:
             self._emptied.set()
         if self._save_due is None:
@@ -159,10 +159,10 @@ class Delivery:
         if self._save_due is not None:
             self._save_due.cancel()
             self._save_due = None
-        told, self._told = self._told, []
-        if not told:
+        delivered, self._delivered = self._delivered, []
+        if not delivered:
             return
         try:
-            self._store.journal.mark_delivered(told)
+            self._store.journal.mark_delivered(delivered)
         except StoreError as error:
-            log.error("%d endings will be told again after a restart: %s", len(told), error)
+            log.error("%d endings will be told again after a restart: %s", len(delivered), error)

@@ -313,7 +313,7 @@ class Intake:
         conversation_id = f"{MQTT}/{caller.pool}/{caller.user}/{session_id}"
         if self._exchanges.is_busy(conversation_id):
             raise _busy(session_id)
-        told = request.messages[0].role == "system"
+        has_system = request.messages[0].role == "system"
         conversation = self._store.conversation(conversation_id)
         if conversation is None:
             if request.messages[-1].role == "tool":
@@ -323,12 +323,12 @@ class Intake:
             self._store.free_id(conversation_id)
             conversation = Conversation(
                 id=conversation_id,
-                system=request.messages[0].message().content if told else self._system,
+                system=request.messages[0].message().content if has_system else self._system,
                 user=caller.user,
                 source=MQTT,
                 is_open=False,
             )
-        elif told and request.messages[0].content != conversation.system:
+        elif has_system and request.messages[0].content != conversation.system:
             text = f"session {session_id!r} has a system message already; only its first request"
             raise Fault(400, f"{text} may have one", "messages.0", reason="bad request")
         history = History(conversation, self._store)

@@ -10,7 +10,7 @@ from app.screens.chats.chat import ChatPane
 from app.screens.chats.keeper import ChatKeeper, Done
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
-from app.screens.deck.drafts import Drafts
+from app.screens.deck.drafts import DraftActions
 from app.screens.dialogs.find_chat import Chosen, FindChat
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
@@ -29,7 +29,7 @@ class ChatActions:
     _sessions: SessionList
     _keeper: ChatKeeper
     _pane: ChatPane
-    _drafts: Drafts
+    _drafts: DraftActions
     _switched: Callable[[], None]
 
     # From chat to chat.

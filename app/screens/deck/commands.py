@@ -19,7 +19,7 @@ from app.screens.chats.sessions import SessionList
 from app.screens.deck.chats import ChatActions
 from app.screens.deck.control import EngineControl, policy_meanings
 from app.screens.deck.dialogue import Dialogue
-from app.screens.deck.drafts import Drafts
+from app.screens.deck.drafts import DraftActions
 from app.screens.deck.files import ChatFiles
 from app.screens.deck.messages import MessageActions
 from app.screens.deck.settings import SettingsActions
@@ -42,7 +42,7 @@ class Target(Protocol):
     chats: ChatActions
     files: ChatFiles
     settings: SettingsActions
-    drafts: Drafts
+    drafts: DraftActions
     messages: MessageActions
     prompts: SavedPrompts
     slash: SlashCommands

@@ -24,7 +24,7 @@ from app.screens.deck.chats import ChatActions
 from app.screens.deck.commands import BY_NAME, bindings, typed
 from app.screens.deck.control import EngineControl
 from app.screens.deck.dialogue import Dialogue
-from app.screens.deck.drafts import Drafts
+from app.screens.deck.drafts import DraftActions
 from app.screens.deck.files import ChatFiles
 from app.screens.deck.messages import MessageActions
 from app.screens.deck.settings import SettingsActions
@@ -114,7 +114,7 @@ class Deck(Screen[None]):
         self.chat = chat = ChatPane(sessions, self.engine, glyphs, id="chat")
         self.user = user = Dialogue(self)
         self.control = EngineControl(user, sessions, self.engine, self.mqtt, panels)
-        self.drafts = Drafts(user, sessions, chat)
+        self.drafts = DraftActions(user, sessions, chat)
         keeper = ChatKeeper(sessions, sessions.store)
         self.chats = ChatActions(user, sessions, keeper, chat, self.drafts, self.switched)
         self.files = ChatFiles(user, sessions, self.chats)

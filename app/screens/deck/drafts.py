@@ -1,4 +1,4 @@
-"""Drafts: sends the message that is being written, attaches files to it, and stores it."""
+"""DraftActions: sends the message that is being written, attaches files to it, and stores it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP_SECONDS = 0.7
 
 
 @dataclass(eq=False)
-class Drafts:
+class DraftActions:
     """Acts on the draft of the chat on view."""
 
     _user: Dialogue

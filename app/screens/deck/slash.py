@@ -17,7 +17,7 @@ from app.screens.chats.chat_settings import NAMES
 from app.screens.chats.open_session import as_written
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
-from app.screens.deck.drafts import Drafts
+from app.screens.deck.drafts import DraftActions
 from app.screens.deck.settings import SettingsActions
 from app.screens.dialogs.dialog import Named, PickPrompt
 from widgets.chat.completions import Completion
@@ -221,7 +221,7 @@ class SlashCommands:
     _user: Dialogue
     _pane: ChatPane
     _settings: SettingsActions
-    _drafts: Drafts
+    _drafts: DraftActions
     _prompts: SavedPrompts
     _typed: Callable[[], Sequence[Slash]]
     _offered: Callable[[], Iterable[SystemCommand]]

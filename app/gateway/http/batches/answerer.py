@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
-from app.gateway.http.access import Access
+from app.gateway.http.access import Access, Pages
 from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.generation import Generation, noted
-from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.batches import BatchLine, custom_id_of
 from app.gateway.http.protocol.payload import read
 from app.gateway.http.replies import pieces

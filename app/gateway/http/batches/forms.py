@@ -8,7 +8,7 @@ from app.store.files import StoredFile
 from app.store.stored_batch import BatchStatus, StoredBatch
 
 
-def file_told(file: StoredFile) -> dict[str, object]:
+def file_payload(file: StoredFile) -> dict[str, object]:
     """A complete file."""
     return {
         "id": file.id,
@@ -23,7 +23,7 @@ def file_told(file: StoredFile) -> dict[str, object]:
     }
 
 
-def batch_told(batch: StoredBatch) -> dict[str, object]:
+def batch_payload(batch: StoredBatch) -> dict[str, object]:
     """A batch, with its output files once it has ended."""
     tokens = batch.tokens
     has_ended = batch.ended is not None

@@ -8,7 +8,7 @@ from starlette.types import Send
 
 from app.gateway.faults import Fault
 from app.gateway.http.batches.batch_keeper import BatchKeeper
-from app.gateway.http.batches.forms import batch_told, page_of
+from app.gateway.http.batches.forms import batch_payload, page_of
 from app.gateway.http.batches.shelf import Shelf
 from app.gateway.http.batches.stored_files import found_file
 from app.gateway.http.body import read_body
@@ -57,7 +57,7 @@ class NewBatch(Endpoint):
 
         batch = await self._shelf.ask(create)
         self._keeper.poke()
-        return JSONResponse(batch_told(batch), headers=asked.ignored_header)
+        return JSONResponse(batch_payload(batch), headers=asked.ignored_header)
 
 
 class BatchList(Endpoint):
@@ -79,7 +79,7 @@ class BatchList(Endpoint):
         batches = await self._shelf.ask(
             lambda store: store.batches.of_user(user, after=after, most=asked.limit + 1)
         )
-        return JSONResponse(page_of([batch_told(one) for one in batches], asked.limit))
+        return JSONResponse(page_of([batch_payload(one) for one in batches], asked.limit))
 
 
 class OneBatch(Endpoint):
@@ -93,7 +93,7 @@ class OneBatch(Endpoint):
         user = self.service.asker(request)
         name = request.path_params["name"]
         batch = await self._shelf.ask(lambda store: store.batches.get(user, name))
-        return JSONResponse(batch_told(_found(batch, name)))
+        return JSONResponse(batch_payload(_found(batch, name)))
 
 
 class BatchCancel(Endpoint):
@@ -112,7 +112,7 @@ class BatchCancel(Endpoint):
             text = f"the batch {batch.id} is {batch.status.value}; it cannot be cancelled any more"
             raise Fault(409, text, reason="batch has ended")
         self._keeper.poke()
-        return JSONResponse(batch_told(batch))
+        return JSONResponse(batch_payload(batch))
 
 
 def _found(batch: StoredBatch | None, name: str, param: str | None = None) -> StoredBatch:

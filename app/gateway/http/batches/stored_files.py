@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Send
 
 from app.gateway.faults import Fault
-from app.gateway.http.batches.forms import file_told, page_of
+from app.gateway.http.batches.forms import file_payload, page_of
 from app.gateway.http.batches.shelf import Shelf, Sweep
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.file_requests import FileQuery, read_texts
@@ -43,7 +43,7 @@ class FileList(Endpoint):
                 newest=asked.order == "desc",
             )
         )
-        return JSONResponse(page_of([file_told(one) for one in files], asked.limit))
+        return JSONResponse(page_of([file_payload(one) for one in files], asked.limit))
 
 
 class OneFile(Endpoint):
@@ -58,7 +58,7 @@ class OneFile(Endpoint):
         user = self.service.asker(request)
         file = await found_file(self._shelf, user, request.path_params["name"])
         if request.method != "DELETE":
-            return JSONResponse(file_told(file))
+            return JSONResponse(file_payload(file))
         await self._shelf.ask(lambda store: store.files.delete(user, file.id))
         self._sweep.poke()
         return JSONResponse({"id": file.id, "object": "file", "deleted": True})

@@ -11,9 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
 from app.gateway.faults import Fault
-from app.gateway.http.batches.form_reader import FormReader
-from app.gateway.http.batches.forms import file_told
-from app.gateway.http.batches.line_cutter import LineCutter, too_large
+from app.gateway.http.batches.form_reader import FormReader, LineCutter, too_large
+from app.gateway.http.batches.forms import file_payload
 from app.gateway.http.batches.shelf import Shelf, Sweep
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.protocol.file_requests import UploadForm, read_texts
@@ -66,7 +65,7 @@ class Upload(Endpoint):
             file, form = await self._receive(request, user, cutter, reader)
         finally:
             quotas.ended(user)
-        return JSONResponse(file_told(file), headers=form.ignored_header)
+        return JSONResponse(file_payload(file), headers=form.ignored_header)
 
     async def _receive(
         self, request: Request, user: str, cutter: LineCutter, reader: FormReader

@@ -1,10 +1,11 @@
-"""Live and LiveKnobs: /live, the engine's state as a stream of events, and its knobs."""
+"""Live and LiveKnobs: /live, the engine's state as a stream of events, and who may change knobs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from contextlib import aclosing
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,11 +13,11 @@ from starlette.types import Send
 
 from app.gateway.control import Control
 from app.gateway.faults import Fault
+from app.gateway.http.access import Access, Pages, is_loopback
 from app.gateway.http.body import read_body, until_gone
 from app.gateway.http.endpoint import Endpoint
 from app.gateway.http.page.frame import encoded
 from app.gateway.http.page.live_feed import LiveFeed
-from app.gateway.http.page.visitors import Visitor, Visitors
 from app.gateway.http.service import Service
 from app.system.versions import version
 from engine.api.errors import ErrorInfo
@@ -29,6 +30,55 @@ _HEADERS = {
 }
 # The limit of a message over MQTT: all knobs at once take 2 KiB.
 MAX_BYTES = 1 << 16
+
+
+class Visitor(NamedTuple):
+    """A caller.
+
+    Attributes:
+        is_operator: whether they may see other users' requests, and change the knobs.
+        who: the owner of their places: the user, or the address if there are no keys.
+    """
+
+    user: str
+    is_operator: bool
+    who: str
+
+
+class Visitors:
+    """Identifies visitors by their keys; without keys, by the page that they came from."""
+
+    def __init__(self, access: Access, pages: Pages) -> None:
+        self._access = access
+        self._pages = pages
+
+    def visitor(self, request: Request) -> Visitor:
+        """Identify the caller.
+
+        Raises:
+            Fault: 401, the key is missing or wrong; 403, another page than ours sent the request.
+        """
+        user = self._access.caller(request.headers)
+        if not self._access.is_open:
+            return Visitor(user, user in self._access.operators, user)
+        self._pages.check_own(request)
+        host = "" if request.client is None else request.client.host
+        return Visitor(user, is_loopback(host), host)
+
+    def operator(self, request: Request) -> str:
+        """The name of the caller, who must be an operator.
+
+        Raises:
+            Fault: as in `visitor`; or 403, the caller is no operator.
+        """
+        visitor = self.visitor(request)
+        if visitor.is_operator:
+            return visitor.user
+        if self._access.is_open:
+            text = "without keys, knobs are turned from this machine only"
+        else:
+            text = f"user {visitor.user!r} may not turn knobs; a key with operator = true may"
+        raise Fault(403, text, reason="no operator")
 
 
 class Live(Endpoint):

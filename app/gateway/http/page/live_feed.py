@@ -95,7 +95,7 @@ class LiveFeed:
                 if frame is None or frame is last:
                     await news.wait()
                     continue
-                yield self._told(frame, last, is_operator)
+                yield self._payload(frame, last, is_operator)
                 last = frame
         finally:
             self._listeners -= 1
@@ -157,7 +157,7 @@ class LiveFeed:
             knobs_version=self._knobs_version,
         )
 
-    def _told(self, frame: Frame, last: Frame | None, is_operator: bool) -> bytes:
+    def _payload(self, frame: Frame, last: Frame | None, is_operator: bool) -> bytes:
         is_anew = last is None or last.epoch != frame.epoch
         since = 0 if last is None or is_anew else last.last_step
         steps = b",".join(

@@ -10,9 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.gateway.http.page.live import Live, LiveKnobs
+from app.gateway.http.page.live import Live, LiveKnobs, Visitors
 from app.gateway.http.page.live_feed import LiveFeed
-from app.gateway.http.page.visitors import Visitors
 from app.gateway.http.service import Service
 
 FOLDER = Path(__file__).parent

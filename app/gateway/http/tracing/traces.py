@@ -88,8 +88,8 @@ class Traces:
             async def noted(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     span.set_attribute("http.response.status_code", message["status"])
-                    is_told = isinstance(span, ReadableSpan) and not span.status.is_unset
-                    if message["status"] >= 500 and not is_told:
+                    has_status = isinstance(span, ReadableSpan) and not span.status.is_unset
+                    if message["status"] >= 500 and not has_status:
                         span.set_status(Status(StatusCode.ERROR))
                 await send(message)
 

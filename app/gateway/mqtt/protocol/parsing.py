@@ -73,13 +73,13 @@ def _check_counts(payload: bytes) -> None:
     if payload.count(b":") <= MAX_BIASES:
         return
     try:
-        told = from_json(payload)
+        fields = from_json(payload)
     except ValueError:
         return  # pydantic says why it cannot be parsed
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return
-    _check_fields(told, ChatRequest)
-    messages, biases = told.get("messages"), told.get("logit_bias")
+    _check_fields(fields, ChatRequest)
+    messages, biases = fields.get("messages"), fields.get("logit_bias")
     if isinstance(messages, list):
         for number, message in enumerate(messages[:MAX_MESSAGES]):
             if isinstance(message, dict):
@@ -101,14 +101,14 @@ def _check_message(message: dict[str, object], place: str) -> None:
                 _check_fields(function, CalledFunction, path)
 
 
-def _check_fields(told: dict[str, object], model: type[Wire], place: str = "") -> None:
+def _check_fields(fields: dict[str, object], model: type[Wire], place: str = "") -> None:
     """Check that an object has no more fields than its model.
 
     Raises:
         Fault: it has more; the fault names the first one that the model lacks.
     """
-    if len(told) > len(model.model_fields):
-        unknown = next(name for name in told if name not in model.model_fields)
+    if len(fields) > len(model.model_fields):
+        unknown = next(name for name in fields if name not in model.model_fields)
         raise _no_field(f"{place}{_name(unknown)}", model)
 
 

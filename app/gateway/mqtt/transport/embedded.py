@@ -274,8 +274,8 @@ def _keep_quality(broker: Broker) -> None:
         session: Session | None, topic: str | None, data: Any, qos: int | None = None
     ) -> None:
         qos = published.get() if qos is None else qos
-        told = _Published(session=session, topic=topic, data=data)
-        await broker._broadcast_queue.put(told if qos is None else _Published(told, qos=qos))
+        copy = _Published(session=session, topic=topic, data=data)
+        await broker._broadcast_queue.put(copy if qos is None else _Published(copy, qos=qos))
 
     broker._handle_message_delivery = deliver_as_published
     broker._broadcast_message = broadcast

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.gateway.http.batches import line_cutter, upload
-from app.gateway.http.batches.form_reader import FormReader
-from app.gateway.http.batches.line_cutter import LineCutter
+from app.gateway.http.batches import form_reader, upload
+from app.gateway.http.batches.form_reader import FormReader, LineCutter
 from app.store import database
 from app.store.files import Files, Line
 from tests.support.batch_asking import client_of
@@ -114,7 +113,7 @@ def test_what_is_no_form_with_a_file_is_refused_and_leaves_nothing(
     code: int,
     message: str,
 ) -> None:
-    monkeypatch.setattr(line_cutter, "MAX_LINES", 5)
+    monkeypatch.setattr(form_reader, "MAX_LINES", 5)
     answer = small.http.post("/v1/files", content=body, headers={"content-type": content_type})
     assert answer.status_code == code, answer.text
     assert message in answer.json()["error"]["message"]

@@ -6,9 +6,8 @@ import pytest
 from starlette.requests import Request
 
 from app.gateway.faults import Fault
-from app.gateway.http.access import Access
-from app.gateway.http.page.visitors import Visitors
-from app.gateway.http.pages import Pages
+from app.gateway.http.access import Access, Pages
+from app.gateway.http.page.live import Visitors
 from app.gateway.http.settings import HttpSettings
 
 
