@@ -197,8 +197,8 @@ class Batches:
         """Fail a batch whose file is invalid. This does nothing if it was cancelled meanwhile."""
         with self._db.transaction():
             if self._go(self.reread(batch_id), BatchStatus.FAILED):
-                told = json.dumps([asdict(one) for one in errors])
-                self._db.write("UPDATE batch SET errors = ? WHERE id = ?", (told, batch_id))
+                listed = json.dumps([asdict(one) for one in errors])
+                self._db.write("UPDATE batch SET errors = ? WHERE id = ?", (listed, batch_id))
             return self.reread(batch_id)
 
     def cancel(self, user: str, batch_id: str) -> StoredBatch | None:

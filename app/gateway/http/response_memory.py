@@ -21,7 +21,7 @@ class RememberedResponse:
     """A response, and the conversation that it ends.
 
     Attributes:
-        told: the response as it was sent to its client.
+        payload: the response as it was sent to its client.
         instructions: the request's instructions, which precede the messages; empty without any.
         messages: the conversation, with the response as its last one.
         context: token ids of instructions and messages; None if not known.

@@ -77,7 +77,9 @@ class Delivery:
                 message = ReplyTo.load(entry.reply_to).message(ending)
             except (ValueError, TypeError, LookupError) as error:
                 # Its cells are damaged; the others are published.
-                log.error("the ending of %s cannot be told: %s", ascii(entry.request_id), error)
+                log.error(
+                    "the ending of %s cannot be delivered: %s", ascii(entry.request_id), error
+                )
                 continue
             self.add(entry.request_id, entry.attempt, message)
 
@@ -145,7 +147,7 @@ class Delivery:
     def _give_up(self, attempt: _Attempt, why: str) -> None:
         """Drop an ending, also for later starts. If the request is sent again, the journal answers
         it."""
-        log.error("the ending of %s cannot be told: %s", ascii(attempt[0]), why)
+        log.error("the ending of %s cannot be delivered: %s", ascii(attempt[0]), why)
         self._settle(attempt)
 
     def _retry_after(self, seconds: float, attempt: _Attempt) -> None:
@@ -165,4 +167,6 @@ class Delivery:
         try:
             self._store.journal.mark_delivered(delivered)
         except StoreError as error:
-            log.error("%d endings will be told again after a restart: %s", len(delivered), error)
+            log.error(
+                "%d endings will be delivered again after a restart: %s", len(delivered), error
+            )

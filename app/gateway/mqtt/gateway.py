@@ -215,7 +215,7 @@ class MqttGateway(ThreadedGateway):
                     await self._delivery.drained()
         except TimeoutError:
             log.warning(
-                "%d requests and %d endings are left to be told after the next start",
+                "%d requests and %d endings are left to be delivered after the next start",
                 len(self._exchanges),
                 len(self._delivery),
             )

@@ -154,7 +154,9 @@ async def test_what_is_refused_for_ever_is_given_up(
     await delivery.drained()
     delivery.close()
     assert way.told == [("a", 1)]  # nor is it told after a restart
-    assert caplog.messages == ["the ending of 'a' cannot be told: the broker refused it 5 times"]
+    assert caplog.messages == [
+        "the ending of 'a' cannot be delivered: the broker refused it 5 times"
+    ]
 
 
 async def test_what_is_too_large_is_told_to_be(way: Way) -> None:
@@ -192,7 +194,7 @@ async def test_a_store_that_fails_has_it_told_again_after_a_restart(
     await settle()
     await way.answer(Outcome.TAKEN)
     delivery.close()
-    assert "1 endings will be told again after a restart: no room" in caplog.text
+    assert "1 endings will be delivered again after a restart: no room" in caplog.text
 
 
 async def test_an_ending_that_is_damaged_keeps_no_other_from_being_told(tmp_path: Path) -> None:
