@@ -22,7 +22,7 @@ class BlockState(StrEnum):
     FREE = "f"
 
 
-class Stretch(NamedTuple):
+class BlockSegment(NamedTuple):
     """A segment of neighbouring blocks: a run of one state and the same holders, or, if there are
     more runs than a map may have segments, several states.
 
@@ -55,7 +55,7 @@ class BlockMap:
     """The whole pool.
 
     Attributes:
-        stretches: all blocks, from the first to the last.
+        segments: all blocks, from the first to the last.
         free, cached, used: their sum is `num_blocks`.
         shared, reserved: how many of the used blocks are shared, and reserved.
         pinned: how many of the cached blocks are pinned.
@@ -66,7 +66,7 @@ class BlockMap:
     """
 
     num_blocks: int
-    stretches: tuple[Stretch, ...]
+    segments: tuple[BlockSegment, ...]
     free: int
     cached: int
     used: int

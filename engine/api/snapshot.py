@@ -40,7 +40,7 @@ class RequestView:
     """One request as the dashboard shows it. Times are in seconds; None if not known yet.
 
     Attributes:
-        ordinal: number in the order of arrival in this engine, as in `Stretch.holders`.
+        ordinal: number in the order of arrival in this engine, as in `BlockSegment.holders`.
         wait: why it waits; None if it does not.
         tpot: the mean so far while it runs, then the final one.
         itl_p99: 99th percentile of the gaps between its own tokens.

@@ -212,7 +212,7 @@ class BlockPool:
         """
         counts = BlockMap(
             num_blocks=self.num_blocks,
-            stretches=(),
+            segments=(),
             free=self.num_free,
             cached=self.num_cached,
             used=self.num_used,

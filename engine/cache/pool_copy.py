@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
-from engine.api.block_map import BlockMap, BlockState, Stretch
+from engine.api.block_map import BlockMap, BlockSegment, BlockState
 
 _STATES = tuple(BlockState)
 _RUNS = re.compile("|".join(f"{state}+" for state in BlockState))
@@ -40,15 +40,15 @@ class PoolCopy:
         runs = tuple(islice(self._runs(), max_stretches + 1))
         if len(runs) > max_stretches:
             runs = tuple(self._mixed(-(-len(self.states) // max_stretches)))
-        return replace(self.counts, stretches=runs)
+        return replace(self.counts, segments=runs)
 
-    def _runs(self) -> Iterator[Stretch]:
+    def _runs(self) -> Iterator[BlockSegment]:
         """Split the blocks into runs of one state and the same holders."""
         for match in _RUNS.finditer(self.states):
             first, end = match.span()
             state = BlockState(self.states[first])
             if state in _HELD_BY_NOBODY:
-                yield Stretch(first, end - first, state)
+                yield BlockSegment(first, end - first, state)
                 continue
             if state is BlockState.SHARED:
                 held = [self.holders[block] for block in range(first, end)]
@@ -57,10 +57,10 @@ class PoolCopy:
                 owned = groupby(self.owners[first:end])
                 groups = (((who,), len(list(run))) for who, run in owned)
             for who, blocks in groups:
-                yield Stretch(first, blocks, state, who)
+                yield BlockSegment(first, blocks, state, who)
                 first += blocks
 
-    def _mixed(self, blocks: int) -> Iterator[Stretch]:
+    def _mixed(self, blocks: int) -> Iterator[BlockSegment]:
         """Split the blocks into segments of this many each, whatever their states."""
         for first in range(0, len(self.states), blocks):
             end = min(first + blocks, len(self.states))
@@ -71,4 +71,4 @@ class PoolCopy:
             if state is BlockState.SHARED:
                 who.update(*[self.holders.get(block, ()) for block in range(first, end)])
             who.discard(-1)
-            yield Stretch(first, end - first, state, tuple(sorted(who)), counts)
+            yield BlockSegment(first, end - first, state, tuple(sorted(who)), counts)

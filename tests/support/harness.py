@@ -70,8 +70,8 @@ def say(request: Request, token_ids: Sequence[int]) -> None:
 
 def states_of(blocks: BlockMap) -> str:
     """A letter for each block of a map that has runs only."""
-    assert not any(stretch.counts for stretch in blocks.stretches)
-    return "".join(stretch.state * stretch.blocks for stretch in blocks.stretches)
+    assert not any(segment.counts for segment in blocks.segments)
+    return "".join(segment.state * segment.blocks for segment in blocks.segments)
 
 
 class PoolReplay:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
+from engine.api.block_map import BlockMap, BlockSegment, BlockState, PinView, Sharing
 
 SHARING = (Sharing((4, 7, 9), 12), Sharing((1, 8), 3))
 PINS = (PinView("system", tokens=90, blocks=5, computed=5),)
@@ -26,23 +26,23 @@ def block_map(num_blocks: int = 2048) -> BlockMap:
 
 
 def pool_of(*runs: tuple[str, tuple[int, ...], int]) -> BlockMap:
-    """A pool of these runs: state, holders, number of blocks. A stretch of several states has a
+    """A pool of these runs: state, holders, number of blocks. A segment of several states has a
     letter for each, the busiest first, and about as many blocks of each."""
-    stretches, first = [], 0
+    segments, first = [], 0
     sums = dict.fromkeys(BlockState, 0)
     for letters, holders, blocks in runs:
         counts = dict.fromkeys(BlockState, 0)
         for place, letter in enumerate(letters):
             counts[BlockState(letter)] = (blocks + len(letters) - 1 - place) // len(letters)
         several = tuple(counts.values()) if len(letters) > 1 else ()
-        stretches.append(Stretch(first, blocks, BlockState(letters[0]), holders, several))
+        segments.append(BlockSegment(first, blocks, BlockState(letters[0]), holders, several))
         for state, count in counts.items():
             sums[state] += count
         first += blocks
     cached = sums[BlockState.CACHED] + sums[BlockState.PINNED]
     return BlockMap(
         num_blocks=first,
-        stretches=tuple(stretches),
+        segments=tuple(segments),
         free=sums[BlockState.FREE],
         cached=cached,
         used=first - sums[BlockState.FREE] - cached,

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.api.block_map import BlockMap, BlockState, Stretch
+from engine.api.block_map import BlockMap, BlockSegment, BlockState
 
 WIDEST = 8  # columns of a cell
 SMALL_ROWS = 6
@@ -27,7 +27,7 @@ class KvCells:
         largest: the most blocks of a cell.
     """
 
-    cells: Sequence[Stretch]
+    cells: Sequence[BlockSegment]
     span: int
     columns: int
     largest: int
@@ -64,16 +64,16 @@ def _widest(blocks: int, width: int, height: int) -> int:
     return next((span for span in spans if width // span * height >= blocks), 0)
 
 
-def _cells(blocks: BlockMap, room: int) -> list[Stretch]:
+def _cells(blocks: BlockMap, room: int) -> list[BlockSegment]:
     """The pool in at most `room` cells."""
-    stretches = blocks.stretches
-    if len(stretches) <= room:
+    segments = blocks.segments
+    if len(segments) <= room:
         for most in _ladder(-(-blocks.num_blocks // room), blocks.num_blocks):
             # Even a short run takes a cell, so the cells of long ones grow.
-            if sum(1 if s.counts else -(-s.blocks // most) for s in stretches) <= room:
-                return list(_cut(stretches, most))
+            if sum(1 if s.counts else -(-s.blocks // most) for s in segments) <= room:
+                return list(_cut(segments, most))
     for most in _ladder(-(-blocks.num_blocks // room), blocks.num_blocks):
-        groups = _groups(stretches, most)
+        groups = _groups(segments, most)
         # Only a single run is longer than `most`.
         if sum(1 if len(g) > 1 or g[0].counts else -(-g[0].blocks // most) for g in groups) <= room:
             return list(_cut(map(_union, groups), most))
@@ -93,36 +93,36 @@ def _ladder(first: int, last: int) -> Iterator[int]:
     yield last
 
 
-def _cut(stretches: Iterable[Stretch], most: int) -> Iterator[Stretch]:
+def _cut(segments: Iterable[BlockSegment], most: int) -> Iterator[BlockSegment]:
     """Runs in pieces of at most `most` blocks."""
-    for stretch in stretches:
-        if stretch.counts or stretch.blocks <= most:
-            yield stretch
+    for segment in segments:
+        if segment.counts or segment.blocks <= most:
+            yield segment
             continue
-        end = stretch.first + stretch.blocks
-        for first in range(stretch.first, end, most):
-            yield stretch._replace(first=first, blocks=min(most, end - first))
+        end = segment.first + segment.blocks
+        for first in range(segment.first, end, most):
+            yield segment._replace(first=first, blocks=min(most, end - first))
 
 
-def _groups(stretches: Iterable[Stretch], most: int) -> list[list[Stretch]]:
+def _groups(segments: Iterable[BlockSegment], most: int) -> list[list[BlockSegment]]:
     """Adjacent runs, grouped up to `most` blocks."""
-    groups: list[list[Stretch]] = []
+    groups: list[list[BlockSegment]] = []
     size = most
-    for stretch in stretches:
-        if size + stretch.blocks <= most:
-            groups[-1].append(stretch)
-            size += stretch.blocks
+    for segment in segments:
+        if size + segment.blocks <= most:
+            groups[-1].append(segment)
+            size += segment.blocks
         else:
-            groups.append([stretch])
-            size = stretch.blocks
+            groups.append([segment])
+            size = segment.blocks
     return groups
 
 
-def _union(parts: Sequence[Stretch]) -> Stretch:
+def _union(parts: Sequence[BlockSegment]) -> BlockSegment:
     """Adjacent runs as one."""
     if len(parts) == 1:
         return parts[0]
     counts = tuple([sum(part.count(state) for part in parts) for state in BlockState])
     state = next(state for state, count in zip(BlockState, counts, strict=True) if count)
     holders = dict.fromkeys(who for part in parts for who in part.holders)
-    return Stretch(parts[0].first, sum(p.blocks for p in parts), state, tuple(holders), counts)
+    return BlockSegment(parts[0].first, sum(p.blocks for p in parts), state, tuple(holders), counts)

@@ -12,7 +12,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 
-from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
+from engine.api.block_map import BlockMap, BlockSegment, BlockState, BlockView, PinView, Sharing
 from widgets.chat_number import ChatName, ChatNumber
 from widgets.figures import count, percent
 from widgets.glossary import glosses
@@ -228,7 +228,7 @@ class KvMap(Panel, can_focus=True):
             rows = max(height - self._num_notes(height), 1)
             self._cells = KvCells.fit(self._blocks, width, rows)
 
-    def _level(self, cell: Stretch) -> int:
+    def _level(self, cell: BlockSegment) -> int:
         """The level that shows the share of its state in a cell of several states; -1 in all
         others."""
         if not cell.counts or cell.count(cell.state) == cell.blocks:
@@ -236,7 +236,7 @@ class KvMap(Panel, can_focus=True):
         levels = len(self.glyphs.part)
         return min(cell.count(cell.state) * levels // cell.blocks, levels - 1)
 
-    def _look(self, cell: Stretch, level: int) -> tuple[str, Style]:
+    def _look(self, cell: BlockSegment, level: int) -> tuple[str, Style]:
         """Glyph and style of a cell."""
         glyphs, palette = self.glyphs, self.palette
         names = self._kv_notes.names

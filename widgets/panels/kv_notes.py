@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
+from engine.api.block_map import BlockMap, BlockSegment, BlockState, BlockView, PinView, Sharing
 from widgets.chat_number import ChatName
 from widgets.figures import count, lasting, percent
 from widgets.glyphs import Glyphs
@@ -35,7 +35,7 @@ class KvNotes:
     def has_broken_pin(self) -> bool:
         return any(pin.error for pin in self.pins)
 
-    def legend(self, blocks: BlockMap, cells: Sequence[Stretch], glyphs: Glyphs) -> str:
+    def legend(self, blocks: BlockMap, cells: Sequence[BlockSegment], glyphs: Glyphs) -> str:
         """The signs of the states that occur now, or nearly always."""
         signs = (
             ("1-9a-z chat", True),
@@ -49,7 +49,7 @@ class KvNotes:
         )
         return "  ".join(text for text, is_there in signs if is_there)
 
-    def of_cell(self, cell: Stretch) -> list[str]:
+    def of_cell(self, cell: BlockSegment) -> list[str]:
         """A cell's state and its holders, in parts."""
         last = cell.first + cell.blocks - 1
         where = f"blocks {cell.first}..{last}" if cell.blocks > 1 else f"block {cell.first}"
@@ -63,7 +63,7 @@ class KvNotes:
             parts = [*parts, f"held {by}"] if cell.counts else [f"{parts[0]} {by}"]
         return [where, *parts]
 
-    def of_block(self, cell: Stretch) -> list[str]:
+    def of_block(self, cell: BlockSegment) -> list[str]:
         """Details of the first block of a cell: the age of its state, its number of holders, and
         its content, in parts; none if `detail` is of another block or an earlier state."""
         view = self.detail

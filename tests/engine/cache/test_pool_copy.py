@@ -1,4 +1,4 @@
-"""The map that is made of the pool's books: a stretch for each run, few stretches where there are
+"""The map that is made of the pool's books: a segment for each run, few segments where there are
 too many runs."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api.block_map import BlockMap, BlockState, Stretch
+from engine.api.block_map import BlockMap, BlockSegment, BlockState
 from engine.cache.pool import BlockPool
 from engine.cache.pool_copy import PoolCopy
 
@@ -38,24 +38,24 @@ def copy_of(pool: list[tuple[str, tuple[int, ...]]]) -> PoolCopy:
 def test_every_block_is_in_one_stretch_and_every_run_shows(
     pool: list[tuple[str, tuple[int, ...]]], most: int
 ) -> None:
-    stretches = copy_of(pool).map(most).stretches
-    assert len(stretches) <= most
-    assert [s.first for s in stretches] == [
-        sum(s.blocks for s in stretches[:place]) for place in range(len(stretches))
+    segments = copy_of(pool).map(most).segments
+    assert len(segments) <= most
+    assert [s.first for s in segments] == [
+        sum(s.blocks for s in segments[:place]) for place in range(len(segments))
     ]
-    assert sum(s.blocks for s in stretches) == len(pool)
+    assert sum(s.blocks for s in segments) == len(pool)
     runs = [(kind, len(list(run))) for kind, run in groupby(pool)]
     if len(runs) <= most:
-        assert [((s.state, s.holders), s.blocks) for s in stretches] == runs
+        assert [((s.state, s.holders), s.blocks) for s in segments] == runs
         return
-    for stretch in stretches:
-        part = pool[stretch.first : stretch.first + stretch.blocks]
+    for segment in segments:
+        part = pool[segment.first : segment.first + segment.blocks]
         found = [state for state, _ in part]
-        assert stretch.counts == tuple(map(found.count, BUSIEST_FIRST))
-        assert all(stretch.count(BlockState(s)) == found.count(s) for s in BUSIEST_FIRST)
+        assert segment.counts == tuple(map(found.count, BUSIEST_FIRST))
+        assert all(segment.count(BlockState(s)) == found.count(s) for s in BUSIEST_FIRST)
         # One held block among many free ones is seen.
-        assert stretch.state == next(s for s in BUSIEST_FIRST if s in found)
-        assert stretch.holders == tuple(sorted({o for _, who in part for o in who}))
+        assert segment.state == next(s for s in BUSIEST_FIRST if s in found)
+        assert segment.holders == tuple(sorted({o for _, who in part for o in who}))
 
 
 def test_a_few_blocks_of_a_large_pool_are_a_stretch_of_their_own() -> None:
@@ -64,21 +64,21 @@ def test_a_few_blocks_of_a_large_pool_are_a_stretch_of_their_own() -> None:
     (cached,) = pool.allocate(1, 8)
     pool.retain(cached)
     pool.release([cached], 8)
-    assert pool.copy().map(2048).stretches == (
-        Stretch(0, 3, BlockState.USED, (7,)),
-        Stretch(3, 1, BlockState.CACHED),
-        Stretch(4, 199_996, BlockState.FREE),
+    assert pool.copy().map(2048).segments == (
+        BlockSegment(0, 3, BlockState.USED, (7,)),
+        BlockSegment(3, 1, BlockState.CACHED),
+        BlockSegment(4, 199_996, BlockState.FREE),
     )
 
 
 def test_a_run_counts_its_own_state_only() -> None:
-    run = Stretch(4, 9, BlockState.USED, (1,))
+    run = BlockSegment(4, 9, BlockState.USED, (1,))
     assert [run.count(state) for state in BlockState] == [0, 9, 0, 0, 0, 0]
 
 
 def test_one_block_more_than_the_stretches_allow() -> None:
     alternating: list[tuple[str, tuple[int, ...]]] = [("u", (n % 2 + 1,)) for n in range(9)]
-    assert len(copy_of(alternating).map(9).stretches) == 9
-    merged = copy_of(alternating).map(8).stretches
+    assert len(copy_of(alternating).map(9).segments) == 9
+    merged = copy_of(alternating).map(8).segments
     assert [s.blocks for s in merged] == [2, 2, 2, 2, 1]
-    assert merged[0] == Stretch(0, 2, BlockState.USED, (1, 2), (0, 2, 0, 0, 0, 0))
+    assert merged[0] == BlockSegment(0, 2, BlockState.USED, (1, 2), (0, 2, 0, 0, 0, 0))

@@ -334,7 +334,7 @@ class TestSnapshot:
         blocks = engine.snapshot().blocks
         assert states_of(blocks) == "uuufff"
         ordinals = {v.request_id: v.ordinal for v in engine.snapshot().requests}
-        held = [(stretch.holders, stretch.blocks) for stretch in blocks.stretches]
+        held = [(segment.holders, segment.blocks) for segment in blocks.segments]
         assert held == [((ordinals["a"],), 2), ((ordinals["b"],), 1), ((), 3)]
         assert (blocks.free, blocks.cached, blocks.used, blocks.shared) == (3, 0, 3, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.api.block_map import BlockState, Stretch
+from engine.api.block_map import BlockSegment, BlockState
 from tests.widgets.pools import pool_of
 from widgets.panels.kv_cells import ROWS, SMALL_ROWS, KvCells, rows_wanted
 
@@ -38,15 +38,15 @@ def test_every_block_is_in_one_cell_and_every_run_has_one(
         place += cell.blocks
     assert place == blocks.num_blocks
     # A run is either seen by itself, or in a cell that counts its blocks and names its holders.
-    for run in blocks.stretches:
+    for run in blocks.segments:
         cell = fit.cells[fit.at(run.first)]
         assert set(run.holders) <= set(cell.holders)
         assert cell.count(run.state) > 0
-        if len(blocks.stretches) <= fit.columns * height:
+        if len(blocks.segments) <= fit.columns * height:
             assert (cell.first, *cell[2:]) == (run.first, *run[2:])
     for state in BlockState:
         assert sum(c.count(state) for c in fit.cells) == sum(
-            run.count(state) for run in blocks.stretches
+            run.count(state) for run in blocks.segments
         )
 
 
@@ -60,7 +60,7 @@ def test_one_block_of_a_large_idle_pool_has_a_cell() -> None:
 def test_a_cell_of_several_states_has_the_share_of_each() -> None:
     blocks = pool_of(("u", (1,), 1), ("c", (), 2), ("s", (2, 3), 3), ("f", (), 4))
     (cell,) = KvCells.fit(blocks, 1, 1).cells
-    assert cell == Stretch(0, 10, BlockState.SHARED, (1, 2, 3), (3, 1, 0, 0, 2, 4))
+    assert cell == BlockSegment(0, 10, BlockState.SHARED, (1, 2, 3), (3, 1, 0, 0, 2, 4))
 
 
 def test_a_stretch_of_several_states_takes_one_cell_however_long_it_is() -> None:

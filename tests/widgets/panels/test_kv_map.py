@@ -263,7 +263,7 @@ async def test_a_click_inspects_a_block() -> None:
 
 async def test_one_block_more_repaints_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     kv = KvMap()
-    runs = [(s.state, s.holders, s.blocks) for s in POOL.stretches]
+    runs = [(s.state, s.holders, s.blocks) for s in POOL.segments]
     async with hosted(kv, 81, 4):
         kv.show(POOL, NAMES)
         repainted: list[Region] = []

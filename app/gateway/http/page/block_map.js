@@ -16,7 +16,7 @@ export class BlockMap {
     this.states = new Uint8Array(0);
     this.owners = new Int32Array(0);
     this.flashes = new Map(); // By cell, since when.
-    this.stretches = [];
+    this.segments = [];
     this.base = document.createElement("canvas");
     this.isStale = true;
     this.canvas = new Canvas("blocks", (...args) => this.draw(...args));
@@ -37,13 +37,13 @@ export class BlockMap {
       this.states = new Uint8Array(this.total).fill(STATES.indexOf("f"));
       this.owners = new Int32Array(this.total).fill(-1);
     }
-    this.stretches = blocks.stretches;
+    this.segments = blocks.segments;
     const now = performance.now();
     const flashes = !isOther && !this.still.matches;
-    for (const [first, count, state, holders, counts] of blocks.stretches) {
+    for (const [first, count, state, holders, counts] of blocks.segments) {
       const owner = holders.length ? holders[0] : -1;
       let at = first;
-      // Of a stretch with several states it is known how many are of each, and not which.
+      // Of a segment with several states it is known how many are of each, and not which.
       const runs = counts.length ? counts.map((many, place) => [place, many]) : [[STATES.indexOf(state), count]];
       for (const [place, many] of runs) {
         const whose = place < 3 ? owner : -1;
@@ -106,7 +106,7 @@ export class BlockMap {
     this.show();
   }
 
-  /** Bring out whoever holds a cell. */
+  /** Bring out the request that holds a cell. */
   choose(cell) {
     if (cell === null) return;
     const owner = this.owners[this.busiest(cell)];
@@ -123,13 +123,13 @@ export class BlockMap {
 
   holders(block) {
     let low = 0;
-    let high = this.stretches.length - 1;
+    let high = this.segments.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (this.stretches[middle][0] <= block) low = middle;
+      if (this.segments[middle][0] <= block) low = middle;
       else high = middle - 1;
     }
-    return this.stretches[low]?.[3] ?? [];
+    return this.segments[low]?.[3] ?? [];
   }
 
   words(cell) {

@@ -172,7 +172,7 @@ def _blocks(blocks: BlockMap) -> Plain:
         "pinned": blocks.pinned,
         "host": blocks.host_blocks,
         "host_used": blocks.host_used,
-        "stretches": blocks.stretches,
+        "segments": blocks.segments,
     }
 
 

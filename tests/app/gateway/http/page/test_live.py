@@ -67,7 +67,7 @@ def test_the_engine_is_told_as_it_is(serving: HttpServing) -> None:
         engine = frame["engine"]
         assert (engine["step"], engine["running"]) == (2, 1)
         assert [step["step"] for step in frame["steps"]] == [1, 2]
-        assert engine["blocks"]["stretches"] == json.loads(json.dumps(snapshot.blocks.stretches))
+        assert engine["blocks"]["segments"] == json.loads(json.dumps(snapshot.blocks.segments))
         (row,) = frame["requests"]
         assert (row["user"], row["source"]) == ("carol", "mqtt")
         assert row["title"] == "title of one two three"
