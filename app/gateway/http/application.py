@@ -22,7 +22,7 @@ from app.gateway.http.metrics.exposition import Scrape
 from app.gateway.http.models import Health, Models, Version
 from app.gateway.http.openapi import OpenApi
 from app.gateway.http.response_memory import ResponseMemory
-from app.gateway.http.responses import Responses, StoredResponse
+from app.gateway.http.responses import OneResponse, Responses
 from app.gateway.http.service import Service
 from app.gateway.http.tokens import Detokenize, Tokenize
 
@@ -51,7 +51,7 @@ def make_application(
         Route("/v1/messages", Messages(service), methods=["POST"]),
         Route("/v1/messages/count_tokens", MessageCount(service), methods=["POST"]),
         Route("/v1/responses", Responses(service, memory), methods=["POST"]),
-        Route("/v1/responses/{name}", StoredResponse(service, memory), methods=["GET", "DELETE"]),
+        Route("/v1/responses/{name}", OneResponse(service, memory), methods=["GET", "DELETE"]),
         *batches,
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", models, methods=["GET"]),

@@ -1,4 +1,4 @@
-"""Responses and StoredResponse: /v1/responses, and /v1/responses/{id}, in OpenAI's form."""
+"""Responses and OneResponse: /v1/responses, and /v1/responses/{id}, in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ class Responses(Generation[ResponsesRequest]):
         return asked.model
 
 
-class StoredResponse(Endpoint):
+class OneResponse(Endpoint):
     """GET returns a response of the caller, DELETE forgets it."""
 
     def __init__(self, service: Service, memory: ResponseMemory) -> None:
