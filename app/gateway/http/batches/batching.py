@@ -10,10 +10,17 @@ from starlette.routing import Route
 
 from app.gateway.http.batches.answerer import Answerer
 from app.gateway.http.batches.batch_keeper import BatchKeeper
+from app.gateway.http.batches.endpoints import (
+    BatchCancel,
+    BatchList,
+    FileContent,
+    FileList,
+    NewBatch,
+    OneBatch,
+    OneFile,
+)
 from app.gateway.http.batches.room import Room
 from app.gateway.http.batches.shelf import Shelf, Sweep
-from app.gateway.http.batches.stored_batches import BatchCancel, BatchList, NewBatch, OneBatch
-from app.gateway.http.batches.stored_files import FileContent, FileList, OneFile
 from app.gateway.http.batches.upload import Upload
 from app.gateway.http.service import Service
 from app.gateway.http.settings import HttpSettings
