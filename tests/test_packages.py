@@ -1,4 +1,5 @@
-"""The tour in docs/architecture.md and the docstrings of packages, compared with the tree."""
+"""Documents compared with the tree: the tour in docs/architecture.md, the docstrings of packages,
+and the links of all documents."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOPS = ("engine", "app", "widgets", "benchmarks")
 TOUR = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+)
 SUFFIXES = {".py", ".cpp", ".hpp", ".txt", ".js", ".toml", ".html", ".md"}
 
 
@@ -98,8 +102,6 @@ def test_each_package_has_a_docstring() -> None:
 
 def test_names_in_the_tour_exist() -> None:
     assert unknown(TOUR) == []
-    for target in re.findall(r"\]\(([^)#]+)\)", TOUR):
-        assert (ROOT / "docs" / target).exists(), target
 
 
 @pytest.mark.parametrize("package", packages())
@@ -113,6 +115,25 @@ def test_a_name_that_no_source_has_is_found() -> None:
         "engine/nothing/",
         "no_such.py",
     ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_between_documents_lead_to_a_heading(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"\s*\n\s*", "", text)):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / document).parent / name if name else ROOT / document
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def anchors(file: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```$", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_no_module_stands_above_the_packages() -> None:
