@@ -169,7 +169,7 @@ CARD = NodeCard(
     state="online",
     model=ModelInfo(name="builtin", max_model_len=2048, dtype="float32", device="cpu"),
     limits=Limits(max_request_bytes=262_144, max_requests=9, user_requests=2, user_per_minute=0),
-    version="0.1.0",
+    version="0.2.0",
     since=1.5,
 )
 
