@@ -58,7 +58,7 @@ def test_each_field_of_tokens_is_told() -> None:
 
 
 def test_what_is_said_to_have_no_effect_is_not_read() -> None:
-    rows = section("What is served").split("that have no effect |\n")[1].split("\n\n")[0]
+    rows = section("Endpoints").split("that have no effect |\n")[1].split("\n\n")[0]
     found = {}
     for row in rows.splitlines()[1:]:
         _, address, fields, _ = row.split("|")

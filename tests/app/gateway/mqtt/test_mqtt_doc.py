@@ -148,7 +148,7 @@ def test_a_row_of_a_field_says_what_is_so(name: str) -> None:
 
 def test_the_defaults_of_the_server_are_told() -> None:
     settings = MqttSettings()
-    unset = f"none is as the server is set, {settings.deadline_ms} unless changed"
+    unset = f"none is the server's setting, {settings.deadline_ms} unless changed"
     assert FIELDS["deadline_ms"][2].endswith(unset)
     text = " ".join(DOC.split())
     for part in (
@@ -158,7 +158,7 @@ def test_the_defaults_of_the_server_are_told() -> None:
         f"a priority of at most `max_priority`, {Quota().max_priority}.",
         f"at most `max_requests`, {settings.max_requests:,}.",
         f"`{settings.pool}` unless set",
-        f"What stands in braces is {LEVEL}.",
+        f"The parts in braces are {LEVEL}.",
     ):
         assert part in text
 
