@@ -107,7 +107,7 @@ class Request:
 
     @property
     def num_reusable_tokens(self) -> int:
-        """How many leading tokens may come from the cache or from what was computed before.
+        """The number of leading tokens that may come from the cache or from earlier steps.
 
         The last known token has to be computed for its logits, and so does each prompt token before
         one whose log-probability has not been sent yet.

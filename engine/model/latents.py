@@ -1,4 +1,5 @@
-"""Latents: finds the layers that cache latents, and what they compute from them."""
+"""Latents: finds the layers that cache latents, and the keys and values that they compute from
+them."""
 
 from __future__ import annotations
 

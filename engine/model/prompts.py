@@ -28,7 +28,7 @@ MOST_LOGITS = 64
 
 
 class _Asking(NamedTuple):
-    """What a sequence's prompt needs.
+    """A sequence's request for log-probabilities of its prompt.
 
     Attributes:
         number: how many of the likeliest tokens to return.

@@ -65,10 +65,10 @@ def _quoted(text: str) -> str:
 
 
 def _followed(schema: object) -> Any:
-    """A schema as llguidance is given it.
+    """A schema in the form for llguidance.
 
     Raises:
-        InvalidRequestError: it has what cannot be followed.
+        InvalidRequestError: a part of it cannot be followed.
     """
     made, left_out = loosened(schema)
     if left_out:

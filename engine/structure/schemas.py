@@ -1,4 +1,4 @@
-"""Schemas: what of a JSON Schema can be followed, and a schema without the rest."""
+"""Schemas: the parts of a JSON Schema that can be followed, and a schema without the others."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from urllib.parse import unquote
 
 Node = dict[str, Any]
 
-# Keys whose values have schemas by names, which are no keys though they may look like some.
+# Keys whose values are maps of names to schemas. The names may look like keys.
 _MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-# Keys whose values are none, whatever they look like.
+# Keys whose values are no schemas, whatever they look like.
 _VALUES = frozenset(("const", "enum", "default", "examples", "example", "required"))
-# Those that llguidance has expressions for; all others say something to people alone.
+# Formats for which llguidance has expressions; all others are remarks for people.
 _FORMATS = frozenset(
     (
         *("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6"),
         *("uuid", "uri", "unknown"),
     )
 )
-# What llguidance refuses, with the values that say nothing.
+# Keys that llguidance refuses, with the values that have no effect.
 _NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
     "not": (False,),
     "if": (),
@@ -38,31 +38,32 @@ _NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
     "$dynamicRef": (),
     "$recursiveRef": (),
 }
-# What says nothing without another key, which is not followed.
+# Keys without an effect if another key is missing, which is not followed.
 _COMPANIONS = ("then", "else", "minContains", "maxContains", "$dynamicAnchor", "$recursiveAnchor")
-# What stands around a place in a text cannot be asked for, nor what an earlier part of it was.
+# Expressions with lookaround or references to earlier groups cannot be followed.
 _NO_EXPRESSION = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bB]|\\k<)")
 # A brace that begins no count is itself in JavaScript, whose expressions a schema has.
 _BRACE = re.compile(r"(?P<kept>\\(?:[pPux]\{[^}]*\}|.))|\{(?!\d+(?:,\d*)?\})", re.DOTALL)
-# Keys that may have null as their value. Serializers write it for all others that are not stated.
+# Keys that may have null as their value. For all others serializers write null if they are not
+# stated.
 _NULLS = frozenset(("const", "default", "example", "examples"))
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-# The largest numbers that llguidance compares with; nobody means those beyond.
+# The largest numbers that llguidance compares with; larger ones are not meant literally.
 _MOST_NUMBER, _LEAST_INTEGER = 10**18, -(2**63) + 1024
 _DRAFTS = "json-schema.org/"
-_DEEPEST = 200  # Whoever compiles it allows less.
+_DEEPEST = 200  # The compiler allows less.
 _MOST_COMPARED = 20_000  # alternatives, properties and constants; 10 ms at most
 _MOST_LETTERS = 4096  # of names that others must differ from
 _ANY_NAME = r"^[\s\S]*$"
-# An expression that says how a name begins, or what it is, and nothing else.
+# An expression that states the beginning of a name, or the whole name, and nothing else.
 _START = re.compile(r"\^(?P<text>(?:[^\\.+*?()|\[\]{}^$]|\\\W)+)(?P<more>\.[*+])?(?P<ends>\$)?")
 
 
 class Loosened(NamedTuple):
-    """A schema without what cannot be followed.
+    """A schema without the parts that cannot be followed.
 
     Attributes:
-        left_out: JSON pointers to that, in the schema as it was stated.
+        left_out: JSON pointers to those parts, in the original schema.
     """
 
     schema: Any
@@ -70,10 +71,11 @@ class Loosened(NamedTuple):
 
 
 def loosened(schema: Any) -> Loosened:
-    """A schema without what cannot be followed, so that what has its form may lack the other one's.
+    """A schema without the parts that cannot be followed. A value of its form may not have the
+    original's.
 
-    What is no rule is left out without a word: formats that are not known, keys that change
-    nothing. Alternatives of `oneOf` become those of `anyOf`.
+    Keys without an effect are left out silently, such as unknown formats. Alternatives of `oneOf`
+    become those of `anyOf`.
     """
     left_out: list[str] = []
     change = partial(_loosened, alternatives=_Alternatives(schema), left_out=left_out)
@@ -81,12 +83,12 @@ def loosened(schema: Any) -> Loosened:
 
 
 def with_spelled_names(schema: Any) -> Any:
-    """A schema in which names of properties that are not stated are spelled in one way.
+    """A schema that allows one spelling only for names of unstated properties.
 
-    Otherwise a reply may write a name that is stated again, as `\\u0061`, and another value with it
-    that goes before the first one where it is read. Beside `patternProperties` that is so as well,
-    if each of them says how its names begin, as `^x-` does. Of other expressions there is no
-    opposite that llguidance could follow.
+    Otherwise a reply may write a stated name again, as `\\u0061`, with another value, which
+    replaces the first one when it is read. Beside `patternProperties` this works if each of them
+    states the beginning of its names, as `^x-` does. llguidance cannot follow the opposite of other
+    expressions.
     """
     return mapped(schema, lambda node, _place: _with_spelled_names(node))
 
@@ -95,7 +97,7 @@ def mapped(schema: Any, change: Callable[[Node, str], Node], place: str = "#") -
     """A schema with each schema in it changed, the outer ones first.
 
     Args:
-        change: is given a schema that is an object, and its place as a JSON pointer.
+        change: called with a schema that is an object, and its place as a JSON pointer.
     """
     return _mapped(schema, change, place, 0)
 
@@ -170,7 +172,8 @@ def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: 
                 leave_out(key)
     choices = found.get("oneOf")
     if isinstance(choices, list) and choices:
-        # Of what is told apart, one is as good as any. llguidance looks into no reference for that.
+        # If the alternatives are distinct, any one of them will do. llguidance does not follow
+        # references to find out.
         if alternatives.are_apart(choices):
             del found["oneOf"]
         else:
@@ -184,8 +187,8 @@ def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: 
 
 
 def _name_types(node: Node) -> bool:
-    """Write the types of a schema as JSON Schema has them, where they are in capitals as Gemini's;
-    False if one of them is none.
+    """Write the types of a schema in lower case, where they are in capitals as Gemini's; False if
+    one of them is unknown.
     """
     stated = node.get("type")
     named = [stated] if isinstance(stated, str) else stated
@@ -199,7 +202,7 @@ def _name_types(node: Node) -> bool:
 
 def _limit(node: Node) -> None:
     """Move bounds of numbers to where llguidance can compare, such as those of an int64 or a
-    double: what is within them is within the stated ones.
+    double. Numbers within them are within the stated ones.
     """
     stated = node.get("type")
     is_integer = "number" not in stated if isinstance(stated, (str, list)) else False
@@ -226,13 +229,13 @@ def _are_texts(values: list[Any]) -> bool:
 
 
 class _Choice(NamedTuple):
-    """An alternative, with what tells it apart from others.
+    """An alternative, with the properties that distinguish it from others.
 
     Attributes:
         types: of its values.
         constants: its values as JSON; None if they are not listed.
-        properties: schemas of those that each value has, by name; empty if it need not be an
-            object.
+        properties: schemas of the properties that each value has, by name; empty if it need not be
+            an object.
     """
 
     types: frozenset[str]
@@ -256,7 +259,8 @@ class _Alternatives:
         self._choices: dict[int, _Choice | None] = {}
 
     def are_apart(self, choices: list[Any]) -> bool:
-        """Whether no value can match two of the choices; False if that takes too long to see."""
+        """Whether no value can match two of the choices; False if that takes too long to find
+        out."""
         constants = [one["const"] for one in choices if isinstance(one, dict) and "const" in one]
         if len(constants) == len(choices):
             return len({_constant(one) for one in constants}) == len(constants)
@@ -319,7 +323,7 @@ _TYPE_OF: dict[type, str] = {
 
 
 def _constants(schema: Node) -> frozenset[str] | None:
-    """The values that are allowed, as JSON; None if these are not told."""
+    """The allowed values, as JSON; None if they are not listed."""
     if "const" in schema:
         return frozenset((_constant(schema["const"]),))
     if isinstance(stated := schema.get("enum"), list):
@@ -335,7 +339,7 @@ def _constant(value: object) -> str:
 
 
 def target(schema: Any, reference: Any) -> Any:
-    """To what a reference within a schema refers; None if to nothing there."""
+    """The target of a reference within a schema; None if it is not there."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found = schema

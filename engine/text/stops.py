@@ -74,7 +74,7 @@ class StopMatcher:
         self.stopped_by: str | None = None
 
     def push(self, text: str, token_number: int, name: str = "") -> str:
-        """Take in the text of one more token; returns the text that is now certain to be shown.
+        """Add the text of one more token; returns the text that is now certain to be shown.
 
         The longest suffix of the text that may begin a stop string is held back; it is shorter than
         the longest stop string. After a stop there is no more text.

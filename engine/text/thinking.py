@@ -205,7 +205,7 @@ class TaggedParts(Parts):
             self._turn(_State.LEAD if self._state is _State.OPENED else _State.UNOPENED)
 
     def _open(self, blank: int, tag: int) -> None:
-        """Begin the thinking behind blanks and the tag, so many characters of what is held."""
+        """Begin the thinking after blanks and the tag, so many characters of the held text."""
         if self._state in (_State.START, _State.CLOSED):
             self.num_thinking += self._num_tokens
         self._give(Part.THINKING if self._has_thought else Part.MARKUP, blank)

@@ -116,7 +116,7 @@ def attend(
     )
     if UPCAST:
         lines = lines.to(tl.float32)
-    # Lines below the last query see what it sees, so that none is without a key.
+    # Lines below the last query see the same keys, so that none is without a key.
     own = position + tl.minimum(token, count - 1)
 
     largest = tl.full([TILE], float("-inf"), tl.float32)
@@ -254,7 +254,7 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A work list on the device, and room for what it leaves in parts.
+    """A work list on the device, and room for its parts.
 
     Attributes:
         way: of its tiles.
@@ -283,7 +283,7 @@ def paged_attention(
     window: int | None,
     sinks: Tensor | None,
 ) -> None:
-    """Attend by one work list, and merge what it leaves in parts.
+    """Attend by one work list, and merge its parts.
 
     Args:
         output: [T, heads, value_dim], adjacent heads.

@@ -42,8 +42,8 @@ def _embed(
 def embed(out: Tensor, table: Tensor, ids: Tensor, latest: Tensor | None = None) -> None:
     """Look up a row for each token: out[t] = table[ids[t]].
 
-    What lies outside of the table is taken for its first or last row, so that the ids of padding
-    may be anything.
+    Ids outside of the table become its first or last row, so that the ids of padding may be
+    anything.
 
     Args:
         out: [T, width].

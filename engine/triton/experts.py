@@ -32,12 +32,12 @@ _MANY = 32
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """How the products of experts are cut.
+    """The tiles of the products of experts.
 
     Attributes:
         rows: of a tile; a power of two, 16 at least.
         columns, depth: of a matrix that a program reads at once.
-        stages: turns of them that are under way.
+        stages: turns of them under way.
     """
 
     rows: int
@@ -47,7 +47,7 @@ class Group:
 
 
 def group_for(entries: int, experts: int, itemsize: int, *, is_gated: bool) -> Group:
-    """How a product is cut, with some 64 to 80 KB of shared memory for a program.
+    """The tiles of a product, with some 64 to 80 KB of shared memory for a program.
 
     Args:
         entries: rows times experts of each.
@@ -87,7 +87,7 @@ class ExpertWeights:
     """The matrices of all experts: [experts, lines, columns], with adjacent columns.
 
     Attributes:
-        gate: None if there is none; then `up` is what is activated.
+        gate: None if there is none; then `up` is activated.
         biases: [experts, lines] float32, contiguous, of gate, up and down, or of up and down; or
             none.
         activation: one of `engine.triton.activation.ACTIVATIONS`.
@@ -106,13 +106,13 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class ExpertRoom:
-    """What the launches of a layer leave for one another, for `entries` rows times experts.
+    """The buffers between the launches of a layer, for `entries` rows times experts.
 
     Attributes:
         index, weight, order: [entries], the expert of each entry, -1 for none, and its weight; and
             the entries by their experts.
         tiles: [most tiles, TILE_FIELDS].
-        inner, made: [entries, columns] of what is between the products, and of the result.
+        inner, made: [entries, columns], the input of the second product, and the result.
     """
 
     index: Tensor
@@ -390,7 +390,7 @@ def _add_up(
     CHOSEN: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Add up what the experts of a row made; the grid is [T, parts of a row]."""
+    """Add up the results of a row's experts; the grid is [T, parts of a row]."""
     let_next_start(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -398,7 +398,7 @@ def _add_up(
     total = tl.zeros([COLUMNS], tl.float32)
     for number in tl.static_range(CHOSEN):
         entry = token * CHOSEN + number
-        # Padding has no experts, and what lies there may be no number.
+        # Padding has no experts, and its memory may have NaNs.
         inside = (at < WIDTH) & (tl.load(index + entry) >= 0)
         total += tl.load(made + entry * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * out_stride + at, total, mask=at < WIDTH)
@@ -469,7 +469,7 @@ def experts(
     weights: ExpertWeights,
     room: ExpertRoom,
 ) -> None:
-    """The weighted sum of what each row's experts give: 0 for rows of padding.
+    """The weighted sum of each row's experts: 0 for rows of padding.
 
     Args:
         out, x: [T, width].

@@ -30,10 +30,10 @@ UNREACHED = tl.constexpr(2**63 - 1)
 
 
 class Row(NamedTuple):
-    """What a program has of its row. Pointers are those of the row.
+    """The data of a program's row. Pointers are those of the row.
 
     Attributes:
-        logits: as the model gave them.
+        logits: those of the model.
         scores: read in their place if the row `is_adjusted`.
         maxima: the largest score of each chunk.
         top: the largest score of all.
@@ -63,7 +63,7 @@ def size_of(scaled):
 
 @triton.jit
 def weight_of(scaled):
-    """What numbers that are at most 0 weigh, in units. A NaN weighs nothing."""
+    """The weights of numbers that are at most 0, in units. A NaN weighs nothing."""
     return tl.where(scaled <= 0, tl.exp(scaled) * UNIT, 0.0).to(tl.int64)
 
 
@@ -97,7 +97,7 @@ def chunk_scores(row):
 
 @triton.jit
 def least(sizes, amounts, wanted):
-    """The least limit within which amounts add up to what is wanted; 2^31 - 1 if they never do."""
+    """The least limit within which amounts add up to `wanted`; 2^31 - 1 if they never do."""
     limit = 0
     for bit in range(31):
         step = 1 << (30 - bit)
@@ -124,7 +124,7 @@ def enlist(row, limit):
     """List the chunks whose largest score is within the limit, in order; returns how many."""
     sizes = size_of(chunk_scores(row))
     is_in = (sizes <= limit).to(tl.int32)
-    # What was listed before has been read by all warps, and what is listed now will be.
+    # All warps have read the previous list, and will read this one.
     tl.debug_barrier()
     tl.store(row.listed + tl.cumsum(is_in, 0) - 1, tl.arange(0, row.CHUNKS), mask=is_in > 0)
     tl.debug_barrier()
@@ -137,7 +137,7 @@ def sweep(row, low, high, KEEPS: tl.constexpr):
     `found` gets their sizes and ids, as many as there is room for.
 
     Returns:
-        how many there are, and what they weigh.
+        their number, and their weight.
     """
     num_listed = enlist(row, high)
     slot = tl.arange(0, TILE // row.CHUNK)
@@ -176,7 +176,7 @@ def candidates(row, count):
 
 @triton.jit
 def narrow(row, first, by_mass, wanted):
-    """The least limit within which all tokens of the row add up to what is wanted.
+    """The least limit within which all tokens of the row add up to `wanted`.
 
     Sweeps bring the sizes between which it lies together, until so few tokens are left there that
     they fit into the registers.
@@ -222,7 +222,7 @@ def limit_of(row, top_k, top_p, floor, total):
 
     Args:
         floor: the logarithm of min_p.
-        total: what all tokens weigh.
+        total: the weight of all tokens.
 
     Returns:
         the limit, and how many candidates are in `found` if all tokens within the limit are among
@@ -240,7 +240,8 @@ def limit_of(row, top_k, top_p, floor, total):
         scaled = chunk_scores(row)
         goal = tl.where(by_k, UNREACHED, wanted)
         limit = least_of_either(size_of(scaled), weight_of(scaled), chunks, goal)
-    # What top_p leaves after top_k depends on all that top_k leaves. Else min_p is as good before.
+    # The result of top_p depends on all tokens that top_k leaves. Otherwise min_p may come before
+    # it.
     is_cut = (allowed <= limit) & ((by_k & by_p) == 0)
     limit = tl.where(is_cut, allowed, limit)
     count, mass = sweep(row, -1, limit, True)

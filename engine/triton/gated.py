@@ -53,7 +53,7 @@ def gated(out: Tensor, both: Tensor, activation: str, bias: Tensor | None = None
 
     Args:
         out: [T, columns].
-        both: [T, 2 * columns], the gate beside what it lets through.
+        both: [T, 2 * columns], the gate beside the numbers that it is multiplied with.
         activation: one of `engine.triton.activation.ACTIVATIONS`.
         bias: [2 * columns] float32, or none.
     """

@@ -1,19 +1,19 @@
 """Overlap: a kernel starts while the one before it still runs, and waits for it where it must.
 
 By programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and
-Synchronization"; PTX ISA, griddepcontrol), from sm_90 on. What a kernel costs beside its work, its
+Synchronization"; PTX ISA, griddepcontrol), from sm_90 on. A kernel's cost beside its work, its
 start and its addresses, is then paid during the kernel before. Every kernel keeps one rule:
 
-- First of all it lets the next one start. That one waits for this one's end, not for this signal.
+- It first lets the next one start, which waits for this one's end, not for this signal.
 - Before its own wait it reads only what no launch of a step ever writes: weights and biases. It
   writes nothing.
 - All of its programs wait, also those with nothing to do. A wait is for the kernel before alone.
-  That the ones before that are over too, and that what they wrote is seen, follows because that
-  kernel waited for them.
+  Since that kernel waited for the ones before it, these are over too, and their results are
+  visible.
 
-What is not ours, as cuBLAS's kernels and copies, is launched as ever: it starts when all before it
-is over, and our kernel behind it waits for its end. A copy lets nothing start early: "only kernel
-nodes define non-zero ports" (CUDA Driver API, CUgraphEdgeData).
+Others, such as cuBLAS's kernels and copies, are launched as ever: they start when all launches
+before them are over, and our kernel after them waits for their end. A copy lets nothing start
+early: "only kernel nodes define non-zero ports" (CUDA Driver API, CUgraphEdgeData).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def let_next_start(OVERLAP: tl.constexpr):
 
 @triton.jit
 def wait_for_previous(OVERLAP: tl.constexpr):
-    """Wait until the kernel before is over and what it wrote is seen."""
+    """Wait until the kernel before is over and its results are visible."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
 
@@ -57,7 +57,7 @@ def overlapping(on: bool) -> Iterator[None]:
 
 
 def launch_options() -> dict[str, bool]:
-    """What each launch is given besides: the constant `OVERLAP` of its kernel, and Triton's option
+    """Further arguments of each launch: the constant `OVERLAP` of its kernel, and Triton's option
     to launch it before the end of the kernel before.
     """
     return {"OVERLAP": True, "launch_pdl": True} if _overlaps.get() else {"OVERLAP": False}

@@ -1,4 +1,5 @@
-"""Matrix products of few rows, with the norm before them and what follows them in one launch.
+"""Matrix products of few rows, in one launch with the norm before them and the operations after
+them.
 
 With few rows a product takes as long as its matrix takes to be read. Each program reads some of the
 matrix's lines from end to end, and no other program does.
@@ -22,7 +23,7 @@ MOST_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """How much of a matrix a program has, and how it reads it.
+    """The part of a matrix that a program has, and how it reads it.
 
     Attributes:
         lines: of the matrix, each of which makes a column of the result; a power of two.
@@ -37,8 +38,8 @@ class Strip:
     stages: int
 
 
-# For one row: threads multiply what they load themselves, with sums of their own. Each has loads of
-# 16 bytes under way.
+# For one row: threads multiply the numbers that they load themselves, with sums of their own. Each
+# has loads of 16 bytes under way.
 _ONE_ROW = (Strip(4, 1024, 4, 1), Strip(8, 512, 4, 1), Strip(2, 2048, 8, 1))
 # For several: tensor cores, fed by copies to shared memory that are under way meanwhile: 32 to 64
 # KB on each multiprocessor.
@@ -46,7 +47,8 @@ _FEW_ROWS = (Strip(16, 256, 4, 4), Strip(32, 128, 4, 5), Strip(64, 128, 4, 4))
 
 
 def strips(rows: int) -> tuple[Strip, ...]:
-    """What may be fastest for this many rows, 1 to MOST_ROWS; only the device can tell."""
+    """Strips that may be fastest for this many rows, 1 to MOST_ROWS; only a measurement can
+    decide."""
     return (*_ONE_ROW, *_FEW_ROWS) if rows == 1 else _FEW_ROWS
 
 
@@ -65,7 +67,7 @@ def _line_starts(weight, width, SIZE: tl.constexpr):
 
 @triton.jit
 def _fetch(pointers):
-    """Have the cache of the GPU read what lies there, without waiting for it."""
+    """Have the cache of the GPU read these addresses, without waiting for it."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
         "=r,l",
@@ -120,8 +122,7 @@ def _product(
     line = tl.minimum(column, columns - 1).to(tl.int64) * width
     above = columns.to(tl.int64) * width
     if OVERLAP:
-        # No launch writes the matrix. What is read of it first comes near while the rows are still
-        # computed.
+        # No launch writes the matrix. Its first part is fetched while the rows are still computed.
         early = weight + line[:, None] + _line_starts(weight, width, DEPTH * STAGES)
         _fetch(early)
         if IS_GATED:
@@ -187,7 +188,7 @@ def _product(
         result = sums
         other = others
     if HAS_NORM:
-        # What all numbers of a row are divided by comes last, so that nothing is read twice.
+        # The division of a row comes last, so that nothing is read twice.
         divisor = tl.rsqrt(squares / width + eps)[:, None]
         result = result * divisor
         other = other * divisor

@@ -1,6 +1,6 @@
 """Sampling on a GPU: scores are adjusted and summed by chunks, then each row's token is chosen.
 
-The kernels read what a row is to do from its words in memory, so that a CUDA graph serves every
+The kernels read a row's parameters from its words in memory, so that a CUDA graph serves every
 batch of its size. A row's token depends on that row alone: its sums are sums of integers.
 """
 
@@ -71,8 +71,8 @@ def score(
         logits: [S, VOCAB] float32, left as they are.
         scores: [S, VOCAB] float32, written for rows that are adjusted.
         maxima: [S, CHUNKS] float32, gets each chunk's largest score, NaN if it has a NaN.
-        sums: [S, CHUNKS] int64, gets what each chunk weighs, relative to its own largest score, for
-            rows that draw.
+        sums: [S, CHUNKS] int64, gets the weight of each chunk, relative to its own largest score,
+            for rows that draw.
         rows: [S, FIELDS] int32, see `engine.triton.sampling_fields`.
         counts: [max_num_seqs, VOCAB] int16, likewise.
         biases: [max_num_seqs, MAX_BIASES, 2] int32, tokens and the bits of their biases.
@@ -248,7 +248,7 @@ def draw(row, sums, words):
 
 @triton.jit
 def chunk_weights(row, sums):
-    """What each chunk weighs, relative to the largest score of the row: [CHUNKS]."""
+    """The weight of each chunk, relative to the largest score of the row: [CHUNKS]."""
     scaled = chunk_scores(row)
     return share_of(tl.load(sums + tl.arange(0, row.CHUNKS)), tl.exp(scaled).to(tl.float64))
 
@@ -273,8 +273,8 @@ def reweigh(row, limit, sums):
 
 @triton.jit
 def pick(weights, uniform):
-    """The first place at which the sum of the weights passes `uniform` of their total, and what of
-    it that place still has to give.
+    """The first place at which the sum of the weights passes `uniform` of their total, and the part
+    of it that is left for that place.
     """
     running = tl.cumsum(weights, 0)
     total = tl.sum(weights, 0)
@@ -287,7 +287,7 @@ def pick(weights, uniform):
 
 @triton.jit
 def pick_by_chunk(row, limit, sums, uniform):
-    """Pick a chunk by what the chunks weigh, and by what is left of `uniform` a token of it."""
+    """Pick a chunk by the chunks' weights, and a token of it by the rest of `uniform`."""
     totals = chunk_weights(row, sums)
     chunk, rest = pick(totals, uniform)
     total = tl.sum(tl.where(tl.arange(0, row.CHUNKS) == chunk, totals, 0), 0)

@@ -1,4 +1,5 @@
-"""What the sampling kernels and the host agree on: the words of a row, and the sizes of buffers."""
+"""The layout that the sampling kernels and the host share: the words of a row, and the sizes of
+buffers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ FIELDS = (
 )
 
 # Bits of `flags`: the sequence has penalties; its suppressed tokens are forbidden in this step; it
-# has a structure, whose mask says what is forbidden.
+# has a structure, whose mask forbids tokens.
 PENALISED = 1
 SUPPRESSING = 2
 STRUCTURED = 4

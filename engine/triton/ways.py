@@ -35,7 +35,7 @@ class Way:
         keys: that it reads at once, a power of two.
         warps: of 32 threads.
         stages: turns of keys that are under way at once, the one that is computed included. With
-            two, copies wait for the products that read what they write over.
+            two, copies wait for the products that still read the memory.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""Choosing: each product of few rows goes by what was measured to be fastest on its device."""
+"""Choosing: measures the fastest way to compute each product of few rows on its device."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Candidates = Callable[[int], Sequence[Strip]]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was measured for one shape and number of rows.
+    """The measurement of one shape and number of rows.
 
     Attributes:
         strip: the fastest that is right; None if none is.
-        cublas, by_strip: seconds of one product with its norm, and of what follows it.
+        cublas, by_strip: seconds of one product with its norm and the operations after it.
         is_taken: whether steps go by the strip.
     """
 
@@ -132,7 +132,7 @@ def _is_right(product: Product, rows: int, strip: Strip) -> bool:
 
 
 def _matrices(product: Product) -> list[Tensor]:
-    """What a product reads and writes in steps."""
+    """The matrices that a product reads and writes in steps."""
     given = product.operands
     some = [given.x, given.out]
     return some if given.residual is None else [*some, given.residual]

@@ -1,4 +1,4 @@
-"""Launches of a matrix product by torch, which is cuBLAS, and of what follows it."""
+"""Launches of a matrix product by torch, which is cuBLAS, and of the operations after it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def gated_launches(
 
 
 def sliced(launch: Callable[..., object], *matrices: Tensor) -> OfRows:
-    """A launch over as many rows of matrices as it is told."""
+    """A launch over the number of rows that it is called with."""
     return lambda rows: launch(*(matrix[:rows] for matrix in matrices))
 
 

@@ -46,7 +46,7 @@ class GpuForward:
     """Runs a program of launches, on whatever stream is current.
 
     Attributes:
-        opaque: names of the classes whose modules torch runs between stretches of the program.
+        opaque: names of the classes whose modules torch runs between segments of the program.
         resident: what stays on the device from step to step.
         overlaps: whether the launches of a runner's steps overlap, see `engine.triton.overlap`.
     """
@@ -139,12 +139,12 @@ class GpuForward:
         return self._program.logits[: len(inputs.last_tokens)]
 
     def begin(self, inputs: StepInputs[Tensor]) -> None:
-        """Launch a step but for logits, which `finish` then gives of any of its tokens."""
+        """Launch a step without its logits, which `finish` then computes for any of its tokens."""
         self._program.run(inputs, 0, self._split)
         self._begun = inputs
 
     def finish(self, last_tokens: Tensor) -> Tensor:
-        """Launch the rest of the step that was begun, for some of its tokens, [S] int32.
+        """Launch the rest of the step, for some of its tokens, [S] int32.
 
         Returns:
             as `run`.

@@ -22,7 +22,7 @@ Int32Array = npt.NDArray[np.int32]
 # An array on the host, or a tensor on the device.
 Words = TypeVar("Words")
 
-# What the kernels read of an update of the block tables: row, place and block.
+# The fields of an update of the block tables: row, place and block.
 UPDATE = ("row", "place", "block")
 # Sections begin where 16 bytes do, so that kernels are compiled for one alignment only.
 _ALIGNMENT = 4
@@ -30,7 +30,7 @@ _ALIGNMENT = 4
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """What a step's inputs have room for.
+    """The size of a step, for which its inputs have room.
 
     Attributes:
         tokens: T.
@@ -65,7 +65,7 @@ class StepInputs(Generic[Words]):
         rows: [T], the row of the block tables that each token's sequence has; -1 is padding.
         positions: [T].
         last_tokens: [S], index of each sampling row's last token; -1 is padding.
-        sampling: [S, fields], what the sampler reads of each row; rows of -1 are padding.
+        sampling: [S, fields], the sampler's words of each row; rows of -1 are padding.
         updates: [N, len(UPDATE)], blocks that are appended to the tables; -1 is padding.
         items, merges: by kind, of small and of large tiles, as in `engine.triton.work.WorkList`,
             with the rows of the block tables in the place of those of the step; -1 is padding.
@@ -92,7 +92,7 @@ class InputLayout:
         block_size: token slots in a block.
 
     Attributes:
-        num_words: how many they are in all.
+        num_words: the number of words in all.
         num_updates: updates of the block tables that there is room for.
     """
 

@@ -1,6 +1,6 @@
 """Overlapped: launches overlap where a model decodes the same with it, and faster.
 
-Whether a driver, a GPU and a model gain by it is known to nobody beforehand, so it is tried out.
+Whether a driver, a GPU and a model gain by it is not known beforehand, so it is tried out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from engine.model.gpu.runner import GpuRunner
 
 logger = logging.getLogger(__name__)
 
-# Whose kernels may start before the one before has ended: Hopper and the Blackwell of data centers.
-# On sm_120 their capture was seen to fail (sglang pull request 18596), and a capture that fails
-# leaves the allocator of a torch before 2.12 waiting for its end. Nobody has seen either work.
+# GPUs whose kernels may start before the previous one has ended: Hopper and the Blackwell of data
+# centers. On sm_120 their capture was seen to fail (sglang pull request 18596), and a capture that
+# fails leaves the allocator of a torch before 2.12 waiting for its end. Nobody has seen either
+# work.
 _GENERATIONS = (9, 10)
 _LEAST_TORCH = (2, 12)
 # Each way decodes so often, in turns, so that a clock that falls meanwhile falls for both.
@@ -37,10 +38,10 @@ _STEPS = 24
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What some steps of one row gave.
+    """The results of some steps of one row.
 
     Attributes:
-        tokens: those that were chosen, each of which is the next step's input.
+        tokens: the chosen tokens, each of which is the next step's input.
         logits: [vocab_size] float32, of the last step.
         seconds: that the device took for each step.
     """
@@ -62,7 +63,7 @@ def overlap_pays(
     name: str,
     torch_version: str = torch.__version__,
 ) -> bool:
-    """Whether launches are to overlap: they can, they give the same, and steps are faster so.
+    """Whether launches should overlap: they can, they give the same results, and steps are faster.
 
     Args:
         decode: decodes with launches that overlap, or with launches that do not.
@@ -107,7 +108,7 @@ def decode_alone(
 ) -> Decoded:
     """Decode one sequence from its first token on, greedily, by a graph of one row.
 
-    Each step reads what the one before has chosen and stored, so that a kernel that does not wait
+    Each step reads the token and the cache of the one before, so that a kernel that does not wait
     for another shows.
 
     Args:

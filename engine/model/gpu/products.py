@@ -23,11 +23,11 @@ _FOLDED = (torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class ProductShape:
-    """What products have in common that take equally long.
+    """The properties on which the time of a product depends.
 
     Attributes:
         columns, width: of the result, and of the input.
-        has_norm: whether a norm comes before it that the kernel can take in.
+        has_norm: whether a norm comes before it that the kernel can compute too.
     """
 
     columns: int
@@ -50,8 +50,8 @@ class ProductShape:
 
 
 class Choice:
-    """Which strip the products of one shape go by, for each number of rows. At first that is none,
-    which is cuBLAS.
+    """The strip for the products of one shape, for each number of rows. At first it is none, which
+    is cuBLAS.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What the kernel for few rows computes from, as in `engine.triton.product.product`.
+    """The operands of the kernel for few rows, as in `engine.triton.product.product`.
 
     Attributes:
         out, x, residual: matrices with as many rows as a step has at most.
@@ -85,12 +85,12 @@ class Operands:
 
 
 class Product:
-    """One product, and what is to be computed before and after it.
+    """One product, with the operations before and after it.
 
     Args:
-        norm: launches the norm before it, if its shape has one, which has an instruction of its
-            own in the program; it does nothing where the kernel takes it in.
-        launches: what cuBLAS and the kernels beside it do, in order.
+        norm: launches the norm before it, if its shape has one, which has an instruction of its own
+            in the program; it does nothing where the kernel computes it.
+        launches: the launches of cuBLAS and of the kernels beside it, in order.
 
     Attributes:
         choice: shared by all products of its shape.
@@ -111,7 +111,7 @@ class Product:
         self._norm = norm
 
     def __call__(self, rows: int) -> None:
-        """Compute it as was chosen for this many rows."""
+        """Compute it in the way chosen for this many rows."""
         strip = self.choice.of(rows)
         if strip is None:
             for launch in self.launches:
@@ -166,10 +166,10 @@ def foldable_norms(graph: Graph, dtype: torch.dtype) -> dict[int, Norm]:
 
 
 def shape_of(operation: Linear | Gated, norm: Norm | None) -> ProductShape:
-    """What a product has in common with others.
+    """The shape of a product.
 
     Args:
-        norm: the one before it that the kernel can take in.
+        norm: the one before it that the kernel can compute too.
     """
     return ProductShape(
         columns=operation.out.width,

@@ -69,11 +69,11 @@ Launch = Callable[[StepInputs[Tensor]], object]
 class GpuProgram:
     """Launches that compute a graph, in order.
 
-    Products are torch's, which are cuBLAS's, unless another way was chosen for few rows; all else
+    Products are torch's, which are cuBLAS's, unless another way was chosen for few rows; all others
     are our Triton kernels. A launch may be captured in a CUDA graph: it takes its sizes from its
-    inputs, allocates nothing and waits for nothing. What an opaque module does is up to that.
+    inputs, allocates nothing and waits for nothing. An opaque module may do all of these.
 
-    The model's matrices go over into the program. After that the model can run its opaque modules
+    The model's matrices move into the program. After that the model can run its opaque modules
     only.
 
     Args:
@@ -82,7 +82,7 @@ class GpuProgram:
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
 
     Attributes:
-        stages: what each operation became.
+        stages: the launches of each operation.
         kinds: the kinds of attention that its layers have.
         logits: [max_samples, vocab_size] float32, contiguous.
         products: those that the kernel for few rows can compute too.
@@ -138,7 +138,7 @@ class GpuProgram:
         return len(self._launches) + more + mixes * (_EXPERT_LAUNCHES - 1)
 
     def check(self, tokens: int, samples: int) -> None:
-        """See that a step has room.
+        """Check that a step has room.
 
         Raises:
             ValueError: it has none, and would write past the program's memory.
@@ -282,7 +282,7 @@ class GpuProgram:
         )
 
     def _prepare(self, operation: Linear | Gated) -> None:
-        """See to it that the norm before a product knows whether the product takes it in."""
+        """Inform the norm before a product whether the product computes it."""
         if not is_readable(operation):
             self._norms.pop(id(operation), None)
             return
@@ -348,7 +348,7 @@ class GpuProgram:
         x, logits = (self._buffers.tensor(one) for one in (operation.x, operation.logits))
         routing, gating = operation.routing, operation.gating
         way = way_of(routing)
-        # The lines of some are columns of what the model has (gpt-oss). A copy takes its place.
+        # The lines of some are columns of the model's matrix (gpt-oss). A copy takes its place.
         kept = [one if one.stride(2) == 1 else one.contiguous() for one in operation.weights]
         biases = tuple(one.float().contiguous() for one in operation.biases)
         *gate, up, down = kept

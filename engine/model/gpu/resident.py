@@ -13,7 +13,7 @@ from engine.cache.storage import HeadStorage
 
 @dataclass(slots=True)
 class Resident:
-    """What stays on the device from step to step, and all launches refer to.
+    """The tensors that stay on the device from step to step, shared by all launches.
 
     Attributes:
         block_tables: [rows, B] int32.
@@ -40,8 +40,8 @@ class Resident:
         return self.pools[part].keys[place], self.pools[part].values[place]
 
     def parts(self, *places: int, value_dim: int) -> tuple[Tensor, Tensor]:
-        """Room for what attention leaves in parts, shared by all layers: [*places, value_dim] and
-        [*places, 2] float32.
+        """Room for the parts of attention, shared by all layers: [*places, value_dim] and [*places,
+        2] float32.
         """
         key = (*places, value_dim)
         if key not in self._parts:

@@ -51,12 +51,12 @@ class _Handle:
         tokens: [S] int32 on the host, once all `marks` have been waited for.
         asking: rows that ask for log-probabilities, as `DeviceSampler.asking` gives them.
         logprobs: empty if no row asks for them.
-        prompts: what is found of prompts; empty if nothing is to be told of any.
+        prompts: log-probabilities of prompts; empty if no row asks for them.
         prepare: seconds that the host took to start it.
-        bound: what the sampler reads of its rows with structures, whose tokens are still to be
-            chosen; None if there are none, or no more.
+        bound: the sampler's words of its rows with structures, whose tokens are still to be chosen;
+            None if there are none left.
         failed: rows whose structure cannot be followed.
-        failure: what was raised when their tokens were to be chosen.
+        failure: the exception raised when their tokens were to be chosen.
     """
 
     step: PackedRows | None
@@ -87,12 +87,13 @@ class GpuRunner:
     reads them, and their host copies are read a step later. Steps that are larger than the largest
     graph are launched kernel by kernel, which takes the host less time than the device.
 
-    What a structure allows next is known only when the host has read the token before. So in a step
-    with structures, the graph chooses the tokens of all other rows. Theirs are chosen by launches
-    behind it, which the host makes when it has read the tokens of the step before, and computed the
-    masks, while the device runs the graph. Steps without structures know nothing of that.
+    The mask of a structure is known only when the host has read the token before. So in a step with
+    structures, the graph chooses the tokens of all other rows. Launches after the graph choose
+    theirs: the host makes these launches when it has read the tokens of the step before and
+    computed the masks, while the device runs the graph. Steps without structures are not affected.
 
-    A step that tells of prompts runs without a graph: its logits are computed in several slices.
+    A step with log-probabilities of prompts runs without a graph: its logits are computed in
+    several slices.
 
     Args:
         forward: the model's forward pass. From now on it computes for this runner only.
@@ -143,11 +144,11 @@ class GpuRunner:
         return len(self._rungs)
 
     def capture(self, sizes: Sequence[StepSize], progress: Progress | None = None) -> None:
-        """Capture graphs for steps of these sizes. If a module of the model does not let itself be
-        captured, there are none.
+        """Capture graphs for steps of these sizes. If a module of the model cannot be captured,
+        there are none.
 
         Args:
-            progress: is told of each.
+            progress: called after each.
         """
         for number, size in enumerate(sizes, 1):
             if progress is not None:
@@ -258,7 +259,7 @@ class GpuRunner:
         return StepResult(tuple(tokens.tolist()), times, logprobs, prompts)
 
     def close(self) -> None:
-        """Let go of the model, the pool, the graphs and all that is as large as the vocabulary; the
+        """Release the model, the pool, the graphs and everything as large as the vocabulary; the
         runner cannot be used again.
         """
         self._rungs.clear()
@@ -283,12 +284,12 @@ class GpuRunner:
             handle.marks.append(self._stream.enqueue(work))
             handle.failed = () if allowed is None else allowed.failed
         except Exception as error:
-            # It is this step's, and another one's result may be what is asked for.
+            # It is this step's failure, and the result may be asked of another step.
             handle.failure = error
 
     def _accept(self, step: PackedRows, tokens: IntArray) -> None:
-        """Tell structures of the tokens that were chosen. An index whose sequence was released
-        while the step ran is left alone, as by `Batch.append`.
+        """Advance structures by the chosen tokens. An index whose sequence was released while the
+        step ran is skipped, as by `Batch.append`.
         """
         if not self._sampler.masks.follows_any:
             return
@@ -297,7 +298,8 @@ class GpuRunner:
         self._sampler.masks.accept((index[row], int(tokens[row])) for row in rows)
 
     def _fetch(self, handle: _Handle) -> None:
-        """Bring the tokens of a step to the host, and what it asks for of their probabilities."""
+        """Copy the tokens of a step to the host, with the log-probabilities that its rows ask
+        for."""
         chosen = self._tokens[: len(handle.tokens)]
         handle.tokens.copy_(chosen, non_blocking=True)
         if handle.asking:
@@ -311,7 +313,7 @@ class GpuRunner:
         self._sampler.launch(logits, rows, tokens, latest, masked=True)
 
     def _learn(self, plan: StepPlan) -> list[tuple[int, int, int]]:
-        """Do what a plan says of sequences, and of blocks that are copied or swapped.
+        """Apply a plan's changes of sequences, and its copies and swaps of blocks.
 
         Returns:
             the blocks that new sequences bring, as updates of the block tables.
@@ -354,10 +356,10 @@ class GpuRunner:
         return _Rung(layout, lambda: self._launch(inputs))
 
     def _telling(self, size: StepSize, asked: AskedPrompts, found: list[FoundPrompts]) -> _Rung:
-        """How a step of this size is started that tells of prompts.
+        """How a step of this size with log-probabilities of prompts is started.
 
         Args:
-            found: gets what is found of them.
+            found: receives the log-probabilities.
         """
         layout = self._forward.layout(size, ROW_FIELDS)
         inputs = layout.over(self._words)
@@ -382,7 +384,7 @@ class GpuRunner:
         """Launch a step: blocks into the tables, the forward pass, and sampling."""
         resident = self._forward.resident
         update(resident.block_tables, inputs.updates)
-        # Before the tables' launch there is a copy, which lets nothing start early.
+        # Before the tables' launch there is a copy, so that nothing starts early.
         with overlapping(self._forward.overlaps):
             logits = self._forward.run(inputs)
             tokens = self._tokens[: len(logits)]

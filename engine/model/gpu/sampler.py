@@ -42,14 +42,14 @@ SCORING_WARPS, CHOOSING_WARPS = 4, 16
 class DeviceSampler:
     """Chooses tokens as `engine.model.sampler.Sampler` does, by kernels that wait for nothing.
 
-    What a row is drawn by comes with the step's inputs, as words. Only what has an entry for each
-    token of the vocabulary stays on the device: how often a sequence has each token, for its
-    penalties and for the tokens that min_tokens suppresses, its biases, and what its structure
-    allows next. That is known only when its last token is, and so rows that have a structure are
-    chosen for by launches of their own (`bound`).
+    The parameters of a row come with the step's inputs, as words. Only data with an entry for each
+    token of the vocabulary stays on the device: the counts of a sequence's tokens, for its
+    penalties and for the tokens that min_tokens suppresses, its biases, and the mask of its
+    structure. The mask is known only when the last token is, so rows with a structure have launches
+    of their own (`part`).
 
     Attributes:
-        masks: what structures allow.
+        masks: computes the masks of structures.
     """
 
     def __init__(self, *, max_num_seqs: int, vocab_size: int, device: torch.device | str) -> None:
@@ -68,7 +68,7 @@ class DeviceSampler:
         self._found = room(2, CANDIDATES, dtype=torch.int32)
         self._counts = room(vocab_size, dtype=torch.int16)
         self._biases = room(MAX_BIASES, 2, dtype=torch.int32)
-        # By batch index: the words that stay the same, and what the others are made of.
+        # By batch index: the words that stay the same, and the parameters of the others.
         self._words = np.zeros((max_num_seqs, ROW_FIELDS), np.int32)
         self._seed = np.zeros(max_num_seqs, np.uint64)
         self._num_prompt_tokens = np.zeros(max_num_seqs, np.int64)
@@ -81,8 +81,8 @@ class DeviceSampler:
         """Learn a sequence.
 
         Returns:
-            what brings the rest of it to the device, to be done before its first step; None if
-            there is nothing to bring.
+            copies the rest of it to the device, to be called before its first step; None if there
+            is no rest.
         """
         sampling = new.sampling
         self.masks.add(index, new)
@@ -126,7 +126,7 @@ class DeviceSampler:
         self.masks.remove(index)
 
     def pack(self, index: IntArray, lengths: IntArray) -> Int32Array:
-        """What the kernels read of the rows of a step: [S, ROW_FIELDS].
+        """The kernels' words of the rows of a step: [S, ROW_FIELDS].
 
         Args:
             index: [S], batch index of each row.
@@ -159,7 +159,7 @@ class DeviceSampler:
         return bound
 
     def bind(self, index: IntArray, allowed: Allowed) -> None:
-        """Bring what structures allow to the device.
+        """Copy the masks of structures to the device.
 
         Args:
             index: [S], batch index of each row.

@@ -1,7 +1,7 @@
-"""Sizing: the pool gets what is really free once all else of a model is on its GPU.
+"""Sizing: the pool gets the memory that is really free once the rest of a model is on its GPU.
 
-What CUDA's context, cuBLAS, the kernels' code and graphs take is known to nobody beforehand, so it
-is tried out over a pool of one block.
+The memory of CUDA's context, cuBLAS, the kernels' code and graphs is not known beforehand, so it is
+measured with a pool of one block.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class DeviceMemory(Protocol):
     """The memory of a GPU."""
 
     def free(self) -> int:
-        """Bytes that nobody has, after what is held for nothing was given back."""
+        """Free bytes, after unused ones were returned."""
         ...
 
     def peak(self, work: Callable[[], object]) -> int:
-        """Most bytes that some work has at once, beside what is there already."""
+        """Most bytes that some work uses at once, beside those already in use."""
         ...
 
 
 class CudaMemory:
-    """The memory of a GPU, as the driver and torch's allocator tell of it."""
+    """The memory of a GPU, by the driver and torch's allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -85,7 +85,7 @@ def sized(
     name: str,
     budget: int,
 ) -> EngineConfig:
-    """An envelope with the pool that there is room for. Sequences become shorter if it is small.
+    """An envelope with the largest pool that fits. Sequences become shorter if it is small.
 
     Args:
         envelope: as it was planned before the model was loaded.
@@ -123,7 +123,7 @@ def sized(
 
 
 def _graph_bytes(runner: Tried, memory: DeviceMemory, sizes: Sequence[StepSize]) -> int:
-    """What all graphs will take. The first one takes the memory that they share."""
+    """The bytes of all graphs. The first one takes the memory that they share."""
     free = memory.free()
     runner.capture(sizes[:1])
     first, free = free - memory.free(), memory.free()

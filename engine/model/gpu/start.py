@@ -50,7 +50,7 @@ def start_runner(
     Args:
         envelope: as it was planned before the model was loaded.
         bounds: of the pool.
-        progress: is told of each graph.
+        progress: called after each graph.
         name: of the model, for messages.
         left: bytes of the GPU that are to stay free.
         swap_is_asked: as `with_swap` takes it.

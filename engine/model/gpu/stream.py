@@ -33,7 +33,7 @@ class Mark(Protocol):
 
 
 class Stream(Protocol):
-    """Does what it is given one after the other."""
+    """Runs its work in order."""
 
     def pinned(self, num_words: int) -> Tensor:
         """Memory of the host that copies on this stream reach while the host does other things:
@@ -43,12 +43,12 @@ class Stream(Protocol):
 
     def enqueue(self, work: Callable[[], object]) -> Mark:
         """Have launches and copies done after all that came before. `work` only starts them. If it
-        raises, what it had started is over by then.
+        raises, its started work is over by then.
         """
         ...
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What starts all launches of `work` at once, as `work` would one by one.
+        """A function that starts all launches of `work` at once, as `work` would one by one.
 
         Raises:
             RuntimeError: some launch cannot be captured.
@@ -107,7 +107,7 @@ class CudaStream:
             try:
                 work()
             except Exception:
-                # What was started reads memory of the host that the next step will fill anew.
+                # The started work reads memory of the host that the next step will fill anew.
                 self._stream.synchronize()
                 raise
             end.record(self._stream)

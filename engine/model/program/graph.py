@@ -377,7 +377,7 @@ def rows_of(product: Linear, view: View) -> tuple[Weight, tuple[Tensor, ...]]:
 
 
 def definition(operation: Operation) -> Kerneled | Opaque:
-    """The operation itself, independent of what computes it."""
+    """The operation itself, independent of its implementation."""
     return operation.operation if isinstance(operation, ByTorch) else operation
 
 

@@ -35,7 +35,7 @@ class Wrong:
         at: its index among the graph's operations.
         kind: name of the operation, in lower case.
         columns: columns of its result.
-        reason: what is wrong with the kernel, as a clause.
+        reason: the kernel's fault, as a clause.
     """
 
     at: int

@@ -83,7 +83,7 @@ class GgufFile:
 
     @property
     def tokenizer_recipe(self) -> TokenizerRecipe:
-        """What the file's tokenizer is built of."""
+        """The data of the file's tokenizer."""
         pairs = kept.cache_folder() / "pairs" if kept.KEPT else None
         return TokenizerRecipe(self._header.metadata, self.path, pairs)
 
