@@ -18,7 +18,7 @@ Encode = Callable[[str], list[int]]
 
 
 class DatasetError(Exception):
-    """A dataset cannot be read; the message says where and what is allowed."""
+    """A dataset cannot be read; the message has the place and the allowed form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Doctor: what this installation and this machine have, what is missing, and how to get it."""
+"""Doctor: the parts of this installation and this machine, and how to get the missing ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        trouble: one sentence that says what is wrong and how to fix it. Empty if all is well.
+        trouble: one sentence about the fault and its fix. Empty if all is well.
         is_needed: whether batchdeck, as configured, cannot work while this is wrong.
     """
 

@@ -108,7 +108,7 @@ class Listing:
 
 
 def run(settings: Settings, name: str | None = None, *, as_json: bool) -> int:
-    """Print the registry, or what one model needs; returns the exit code.
+    """Print the registry, or the needs of one model; returns the exit code.
 
     Args:
         name: an entry, a folder or a hub id; None is the whole registry.

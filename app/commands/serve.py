@@ -145,7 +145,7 @@ def _mqtt_gateway(settings: Settings, client: EngineClient) -> MqttGateway:
 
 
 def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
-    """Log what is served where, and how to try it."""
+    """Log the model and the addresses, and how to try them."""
     model = settings.load_request().model
     # Beside a screen, the model is still loading.
     snapshot = client.snapshot()
@@ -172,7 +172,7 @@ def _warn_of(settings: HttpSettings, url: str) -> None:
 
 
 def _watch(running: Gateways, client: EngineClient) -> None:
-    """Watch gateways and engine, and notify systemd's watchdog; returns when one has given up.
+    """Watch gateways and engine, and notify systemd's watchdog; returns when one has ended.
 
     Raises:
         RuntimeError: a gateway or the engine crashed.

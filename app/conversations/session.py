@@ -37,7 +37,7 @@ class ChatSession:
         clock: seconds, for the cadence of saving.
 
     Attributes:
-        unsaved: why the last write to the store failed; the chat goes on. Empty if it succeeded.
+        unsaved: why the last write to the store failed; the chat continues. Empty if it succeeded.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class ChatSession:
         self._keep(journal=lambda journal: journal.end(request_id, reason, error))
 
     def _keep(self, *changed: Message, journal: Callable[[Journal], object] | None = None) -> None:
-        """Write to the store, with earlier unwritten changes; on failure the chat goes on."""
+        """Write to the store, with earlier unwritten changes; on failure the chat continues."""
         if self._store is None:
             return
         self._saved_at = self._clock()

@@ -133,7 +133,7 @@ class Control:
         """Execute a message, and answer with the resulting state of the knobs, as plain data for
         JSON.
 
-        An invalid message changes nothing, and the answer says what is wrong. This never raises. It
+        An invalid message changes nothing, and the answer has the reason. This never raises. It
         waits until the engine has applied a change, which happens between two steps.
         """
         try:

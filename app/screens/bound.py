@@ -25,8 +25,8 @@ def bindings_of(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
 
 
 def by_action(node: DOMNode, app: App[int]) -> dict[str, Binding]:
-    """The binding by which a node does each thing. That is the first one, but one that says what it
-    does comes before those that lend their key to it where they do not act themselves."""
+    """The binding for each action of a node: the first one, but a binding with a description comes
+    before those that lend their key to it where they do not act themselves."""
     bound: dict[str, Binding] = {}
     for binding in sorted(bindings_of(node, app), key=lambda binding: not binding.tooltip):
         bound.setdefault(binding.action, binding)
@@ -40,6 +40,6 @@ def key_of(action: str, node: DOMNode, app: App[int]) -> str:
 
 
 def sign_of(key: str, app: App[int]) -> str:
-    """A key as it is shown. What is bound to it may stand on the key bar for a group of keys, and
-    has a sign for them there."""
+    """The shown form of a key. Its binding may represent a group of keys on the key bar, and has a
+    sign for them."""
     return app.get_key_display(Binding(key, "", ""))

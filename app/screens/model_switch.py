@@ -1,4 +1,4 @@
-"""ModelSwitch: has the engine load another model for the user, and give up doing so."""
+"""ModelSwitch: has the engine load another model for the user, or cancel that."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ModelSwitch:
         self._client.load(wanted)
 
     def stop(self) -> str:
-        """Give up loading; returns the name of the model that is loaded instead, which is empty if
+        """Cancel the load; returns the name of the model that is loaded instead, which is empty if
         nothing was being loaded."""
         if not self.is_loading or self._wanted == self._before:
             return ""

@@ -1,4 +1,4 @@
-"""Panels: makes the dashboard's views, and shows them what is new."""
+"""Panels: makes the dashboard's views, and updates them."""
 
 from __future__ import annotations
 

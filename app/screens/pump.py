@@ -87,7 +87,7 @@ class Pump:
         self._timer: Timer | None = None
         self._turn_at = 0.0
         self._began = 0.0
-        self._parts = self._take_turn(everything=False)  # what is left of the turn, or the next one
+        self._parts = self._take_turn(everything=False)  # the rest of the turn, or the next one
         self._done = {"engine": -math.inf, "table": -math.inf, "devices": -math.inf}
         self._frames_before = (0, clock())
         self._status = EngineStatus(EnginePhase.EMPTY)
@@ -287,7 +287,7 @@ class Pump:
                 self._screen.notify(text, severity="error", timeout=30)
 
     def _notify_http(self) -> None:
-        """Notify the user if the HTTP gateway has given up."""
+        """Notify the user if the HTTP gateway has ended."""
         if self._http.has_stopped():
             text = "HTTP: the gateway has stopped; the log says why."
             self._screen.notify(text, severity="error", timeout=30)

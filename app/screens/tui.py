@@ -150,7 +150,7 @@ class Tui(App[int]):
         self.deck = Deck(self._sessions, glyphs)
         self.set_class(settings.ascii, "-ascii")
         if settings.ascii:
-            # Textual 8.2 has filters for what is drawn, and no public way to add one.
+            # Textual 8.2 has filters for drawing, and no public way to add one.
             self._filters.append(AsciiOnly())
         own = own or OwnSettings(OwnFile(settings.data_dir), settings)
         self._preferences = Preferences(self, self.deck, client, settings, own)
@@ -247,7 +247,7 @@ class Tui(App[int]):
             yield from self._commands()
 
     def _commands(self) -> Iterator[SystemCommand]:
-        # Actions first: what is a matter of choice, policies and panels, is found by its name.
+        # Actions first: choices, such as policies and panels, are found by their names.
         if self.models.is_loading:
             back = "The model before comes back"
             yield SystemCommand("Stop loading", back, self.action_stop_loading)
@@ -303,7 +303,7 @@ class Tui(App[int]):
             yield SystemCommand(title, does, run)
 
     def action_stop_loading(self) -> None:
-        """Give up loading a model; the one before comes back."""
+        """Cancel the load of a model; the one before comes back."""
         if back := self.models.stop():
             self.notify(f"Loading is given up; {back} comes back.")
         else:
@@ -436,7 +436,7 @@ def run(
 
 
 def can_suspend() -> bool:
-    """Whether a shell would notice that the program has stopped, and could go on with it.
+    """Whether a shell would notice that the program has stopped, and could continue it.
 
     It would not if the terminal runs nothing but the program, as a window of tmux may.
     """
@@ -453,6 +453,5 @@ def can_suspend() -> bool:
 
 
 def suspend() -> None:
-    """Stop the program and all that was started with it, such as make, until the shell goes on with
-    them."""
+    """Stop the program and its process group, such as make, until the shell continues them."""
     os.killpg(0, signal.SIGTSTP)

@@ -1,1 +1,1 @@
-"""What can be set, and what flags, environment and file state of it."""
+"""The settings, and their values from flags, environment and file."""

@@ -35,8 +35,8 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 
 class SettingsError(Exception):
-    """A setting is unknown or out of range; the message names it, its source, and what is
-    allowed."""
+    """A setting is unknown or out of range; the message has its name, its source, and the allowed
+    values."""
 
 
 def parse_size(value: object) -> int:

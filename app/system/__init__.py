@@ -1,1 +1,1 @@
-"""What the program stands on: the machine, its devices, folders, versions, the service manager."""
+"""The program's environment: the machine, its devices, folders, versions, the service manager."""

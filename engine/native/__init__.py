@@ -1,4 +1,4 @@
-"""The native kernels: whether this installation has them, and what this processor runs of them.
+"""The native kernels: whether this installation has them, and which ones this processor runs.
 
 `engine/native/src/` is compiled at installation, if there is a C++ compiler. It needs no headers of
 torch: tensors come by DLPack, so that one binary fits every version of torch. `kernels.hpp` is the

@@ -1,4 +1,4 @@
-"""Who gets how many tokens in a step: scheduler, composer, queue orders, groups.
+"""The tokens of each request in a step: scheduler, composer, queue orders, groups.
 
 A policy decides who gets how many tokens in a step by asking the `StepComposer`, which alone gives
 blocks, slots and budget, preempts, and says why a request waits. docs/policies.md teaches the

@@ -1,5 +1,5 @@
-"""The Triton kernels of a GPU: attention over the paged cache, in pieces of similar size, and what
-stands between the products.
+"""The Triton kernels of a GPU: attention over the paged cache, in pieces of similar size, and the
+operations between the products.
 
 For each step `work` cuts the attention of all rows, decodes and chunks alike, into pieces of
 similar size: a tile of queries and a range of keys. A long context is divided among many programs,

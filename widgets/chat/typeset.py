@@ -24,8 +24,8 @@ from widgets.glyphs import Glyphs
 EMPTY = Content()
 MIN_WIDTH = 8
 MIN_COLUMN = 3
-# Quotes within each other, and twice the lists. The parser drops what is deeper, from 20 on unless
-# it is told otherwise, and takes 3 frames of the interpreter's stack for each.
+# Nested quotes, and twice the nested lists. The parser drops deeper ones, by default from 20 on,
+# and takes 3 frames of the interpreter's stack for each.
 MAX_NESTING = 100
 TAB_SIZE = 4
 
@@ -176,7 +176,7 @@ class Typesetter:
         first = int(node.attrs.get("start", 1))
         indent = len(f"{first + len(node.children) - 1}. ") if ordered else len(self._bullet)
         if width - indent < MIN_WIDTH:
-            # There is no room for it, and what stands beside the screen is not seen.
+            # There is no room for it, and text beside the screen is not seen.
             return self._flow(
                 [block for item in node.children for block in item.children], width, spaced=spaced
             )

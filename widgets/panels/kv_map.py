@@ -83,7 +83,7 @@ class KvMap(Panel, can_focus=True):
         Args:
             blocks: the state of each block, and its holders.
             names: the names of the requests' chats, by the requests' ordinals. Other requests may
-                hold blocks too, such as one that ended in a batch which goes on.
+                hold blocks too, such as one that ended in a batch that continues.
             block_size: token slots in a block, for the title.
             waste: the share of allocated token slots that were unused in the last steps.
             sharing: which requests share how many blocks, most blocks first.

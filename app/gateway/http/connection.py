@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # From the connection, or the end of the previous answer, to the last of a request's headers.
 HEAD_SECONDS = 30.0
-# Limit of a request's line and headers, or of what comes between two pieces of its body. One read,
+# Limit of a request's line and headers, or of the bytes between two pieces of its body. One read,
 # at most 256 KiB, may exceed it.
 HEAD_BYTES = 65_536
 # Requests that wait on a connection until the previous one is answered.

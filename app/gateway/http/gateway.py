@@ -193,7 +193,7 @@ class HttpGateway(ThreadedGateway):
 
     @property
     def failure(self) -> str:
-        """Why it has given up; empty if it has not."""
+        """The reason why it has ended; empty if it has not."""
         return self._thread.crash
 
     def view(self) -> HttpView:

@@ -28,7 +28,7 @@ class HttpSide(Transcripts, Protocol):
 
     @property
     def failure(self) -> str:
-        """Why it has given up; empty if it has not."""
+        """The reason why it has ended; empty if it has not."""
         ...
 
     def view(self) -> HttpView: ...

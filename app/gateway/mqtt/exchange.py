@@ -202,7 +202,7 @@ class Exchange:
         return self.reply_to.message(reply.encode())
 
     def delta(self, now: float) -> Outgoing:
-        """All that is unsent, as one delta."""
+        """All unsent output, as one delta."""
         text, thinking = "".join(self.unsent), "".join(self.unsent_thinking)
         logprobs = _reply_logprobs(self.unsent_logprobs) if self.unsent_logprobs else None
         self.forget()
@@ -227,7 +227,7 @@ class Exchange:
         return bool(self.unsent or self.unsent_thinking or self.unsent_logprobs)
 
     def forget(self) -> None:
-        """Drop what is unsent."""
+        """Drop the unsent output."""
         self.unsent.clear()
         self.unsent_thinking.clear()
         self.unsent_logprobs.clear()

@@ -148,7 +148,7 @@ class MqttGateway(ThreadedGateway):
 
     @property
     def failure(self) -> str:
-        """Why it has given up, until a `reconnect` that can help; empty if it has not."""
+        """The reason why it has ended, until a `reconnect` that can help; empty if it has not."""
         state = self._link.state
         return self._thread.crash or (state.detail if state.phase is LinkPhase.TAKEN_OVER else "")
 

@@ -55,7 +55,8 @@ class MqttSettings(BaseModel):
         pool: the common name of the nodes that serve together; it is a level of each topic.
         node: this node's name in the pool.
         protocol: the version of MQTT; auto tries 5, then 3.1.1.
-        keepalive: seconds between keep-alives; a silent broker is given up within twice that.
+        keepalive: seconds between keep-alives; the connection to a silent broker is closed within
+            twice that.
         delta_ms: milliseconds whose text is sent as one delta.
         deadline_ms: milliseconds that a request may wait for the batch, by default.
         max_request_bytes: requests with larger payloads are refused.

@@ -47,7 +47,7 @@ class Composer:
         session: the chat that is written in; None before one is shown.
         attachments: what goes along with the message.
         editing: the id of the message that it will stand beside; None if it is a new one.
-        aside: what was written before that message was edited; None if nothing was.
+        aside: the draft from before that message was edited; None if there was none.
         new_key: the key that opens a new chat, as it is shown to the user.
     """
 
@@ -175,7 +175,7 @@ def context_used(
     """The number of tokens in a chat so far, with those of a reply in the making.
 
     Args:
-        editing: the id of a message; what comes before it is counted.
+        editing: the id of a message; only messages before it are counted.
     """
     messages = session.chat.messages
     if editing is not None:

@@ -39,7 +39,7 @@ class _Counted:
 
 
 class DraftMeter:
-    """Has the engine count what is long, and estimates the rest by what was counted before.
+    """Has the engine count long texts, and estimates short ones by earlier counts.
 
     It is asked again and again; nothing waits, and no more than one text is counted beside the
     attachments.

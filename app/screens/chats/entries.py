@@ -48,7 +48,7 @@ class Entries:
             views: the requests of the newest snapshot by id, for the state of a growing reply.
             status: the engine's status, for the reason why a reply without a request waits.
             paused: whether the engine is paused.
-            can_resume: whether one can go on with the last reply.
+            can_resume: whether the last reply can be continued.
         """
         entries: list[Entry] = []
         kept, today = session.entries, date.fromtimestamp(self._clock())
@@ -64,7 +64,7 @@ class Entries:
             entry, place = kept.get(message.id), places.get(message.id)
             growing = bool(request_id) and message is messages[-1]
             if growing:
-                # It may have ended before, and been gone on with.
+                # It may have ended before, and been continued.
                 kept.pop(message.id, None)
             if entry is None or growing or entry.branch != place:
                 view = views.get(request_id) if growing else None
@@ -83,7 +83,7 @@ class Entries:
                 entry = replace(
                     _entry(message, author, note, growing, today), branch=place, tool=tool
                 )
-                # One that goes on may have thought before.
+                # A continued one may have thought before.
                 if growing and session.chat.thought.tokens:
                     tokens, seconds = session.chat.thought
                     entry = replace(entry, thought_tokens=tokens, thought_seconds=seconds)
@@ -180,7 +180,7 @@ def _entry(message: Message, author: str, note: str, growing: bool, today: date)
 
     Args:
         author: who wrote the messages of the user.
-        note: what stands below the message.
+        note: the text below the message.
         growing: whether the message is a reply in the making.
     """
     use, usage, timings = message.tool_use, message.usage, message.timings

@@ -43,7 +43,7 @@ class Done:
 
 
 class HeldError(Exception):
-    """Somebody may go on with a chat elsewhere; the message says who."""
+    """The chat's owner may continue it elsewhere; the message names them."""
 
 
 class ChatKeeper:
@@ -141,7 +141,7 @@ class ChatKeeper:
 
     def _take_off(self, key: str) -> bool:
         """Take a chat off the screen and end its reply; returns whether one was in the making. The
-        reply of a chat that others hold goes on."""
+        reply of a chat that others hold continues."""
         session = self._sessions.find(key)
         if session is not None:
             self._sessions.close(session)

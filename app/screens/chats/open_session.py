@@ -23,7 +23,7 @@ class OpenSession:
     """A chat, with what the screen keeps of it.
 
     Attributes:
-        draft: what is written and not sent; None until the store was asked for it.
+        draft: the unsent text; None until it was read from the store.
         kept: the draft as the store has it.
         unread: whether text has come that has not been on view.
         had_failed: whether its last reply had failed when the program was started.

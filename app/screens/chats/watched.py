@@ -102,7 +102,7 @@ class WatchedChat:
             self._client.abort(self.request_id)
 
     def close(self) -> None:
-        """Stop watching. A reply in the making goes on."""
+        """Stop watching. A running reply continues."""
 
     def send(self, _text: str, *, attachments: object = ()) -> NoReturn:
         """Refuse to send a message.
@@ -121,7 +121,7 @@ class WatchedChat:
         raise InvalidRequestError(self.refusal, "message")
 
     def resume(self) -> NoReturn:
-        """Refuse to go on with a reply.
+        """Refuse to continue a reply.
 
         Raises:
             InvalidRequestError: always.
@@ -149,7 +149,7 @@ class WatchedChat:
         raise InvalidRequestError(self.refusal, "message")
 
     def regenerate(self, _message_id: str | None = None) -> NoReturn:
-        """Refuse to ask for another reply.
+        """Refuse to generate another reply.
 
         Raises:
             InvalidRequestError: always.

@@ -142,7 +142,7 @@ class ChatActions:
             self._user.notify(text)
 
     def report(self, done: Done) -> None:
-        """Say what was done to a chat, and how it is undone."""
+        """Notify about a change of a chat, and how to undo it."""
         also = "; its reply was stopped" if done.stopped else ""
         undo = self._user.key_of("chat.undo")
         self._user.notify(f"“{done.title}” is {done.change.value}{also}. {undo} undoes.")

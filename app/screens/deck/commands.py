@@ -478,8 +478,8 @@ COMMANDS: tuple[Command, ...] = (
         lambda d: d.drafts.detach_last(),
         offer=Offer(5, "Take attachment away", "The last one of this message"),
     ),
-    # Chat and engine. F2 acts before the focused widget, so that what is typed after it goes to the
-    # pane that it has shown.
+    # Chat and engine. F2 acts before the focused widget, so that keys typed after it go to the pane
+    # that it has shown.
     Command(
         lambda d: d.toggle_engine(),
         Key("f2", "view.mode", "Engine", "Between chat and engine", show=True, first=True),

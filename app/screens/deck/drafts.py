@@ -17,7 +17,7 @@ from app.store.database import StoreError
 from app.store.drafts import Draft
 from engine.api.errors import InvalidRequestError
 
-# A crash loses at most what was typed in this time. Storing 2,000 characters takes a millisecond.
+# A crash loses at most the keys of this time. Storing 2,000 characters takes a millisecond.
 KEEP_SECONDS = 0.7
 
 

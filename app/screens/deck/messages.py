@@ -65,7 +65,7 @@ class MessageActions:
                 self._pane.transcript.go_to(chat.messages[place].id)
 
     def regenerate(self) -> None:
-        """Ask for another reply to the marked message, or beside the marked reply; without a mark,
+        """Generate another reply to the marked message, or beside the marked reply; without a mark,
         to the last message."""
         chat = self._sessions.current.chat
         behind = chat.messages[max(0, len(self._up_to_mark) - 1) :]

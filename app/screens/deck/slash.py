@@ -42,7 +42,7 @@ class Slash:
         run: is called with the text after the name; False if it was refused, with a message to the
             user.
         takes: a word for that text; empty if the command takes none.
-        completed: the completions of that text.
+        completed: its completions.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Captions: says in a line what is to be seen in the engine right now."""
+"""Captions: describes in a line what the engine does right now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.api.telemetry import StepRecord
 from engine.api.waiting import in_words
 from widgets.figures import counted
 
-# One reads a line in so many seconds. What is seldom may come sooner.
+# Seconds in which a line can be read. Rare events may come sooner.
 READ_SECONDS, SELDOM_SECONDS = 5.0, 2.5
 SELDOM = ("preempted", "back", "policy")
 
@@ -35,7 +35,7 @@ class Captions:
         self._preempted: set[str] = set()
 
     def look(self, records: Sequence[StepRecord]) -> None:
-        """Take in new steps, and say something new of them if the line on view was read."""
+        """Add new steps, and show a new line about them if the present one was read."""
         found = [event for record in records for event in self._events(record)]
         age = self._clock() - self._since
         if age < READ_SECONDS:

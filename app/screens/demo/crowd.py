@@ -13,7 +13,7 @@ from app.screens.chats.sessions import SessionList
 from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
 
 USERS = 12
-# They come one after the other, so that the batch is seen to fill.
+# They come one after the other, so that viewers see the batch fill.
 ENTER_SECONDS = 1.5
 # The time in which a user reads a reply and writes the next question.
 LEAST_READING, MOST_READING = 0.5, 3.0
@@ -65,7 +65,8 @@ class Crowd:
         ]
 
     def turn(self) -> None:
-        """Have everybody whose time has come ask. Who reads a reply is due when it has ended."""
+        """Have all users ask whose time has come. A user who reads a reply is due when it has
+        ended."""
         now = self._clock()
         self._clear()
         for user in self._users:

@@ -25,9 +25,9 @@ TURN_SECONDS = 0.25
 VIEW_SECONDS, PANE_SECONDS = 9.0, 4.0
 # The chat and so many panels less one are shown by turns.
 PANES = 4
-# From the first question on: what is turned, and what that is called.
+# From the first question on: the knobs that are turned, and the captions for that.
 POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
-# Seconds for which the line stands that is shown once a user has taken over.
+# Seconds for which the line shows after a user has taken over.
 TOLD_SECONDS = 30.0
 WHO = "demo"
 
@@ -39,7 +39,7 @@ class Demonstration(Tui):
     """A `Tui` with a line of captions.
 
     Args:
-        clock: seconds; all else is as `Tui` takes it.
+        clock: seconds; all others are as for `Tui`.
 
     Attributes:
         is_over: whether somebody has taken over.
@@ -71,7 +71,7 @@ class Demonstration(Tui):
         is_over = self.is_over
         if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
             self._take_over()
-        # Who takes over knows neither what has the focus nor what would become of it.
+        # The user does not know what has the focus, or what a key would do to it.
         swallowed = isinstance(event, events.Paste) or (
             isinstance(event, events.Key) and not self._leads_elsewhere(event.key)
         )
@@ -79,8 +79,8 @@ class Demonstration(Tui):
             await super().on_event(event)
 
     def demonstrate(self) -> None:
-        """Have the crowd act, and say what is seen. Once somebody has taken over and read that, the
-        line goes."""
+        """Have the crowd act, with captions. Once a user has taken over and read that, the line
+        disappears."""
         if self.is_over and self._clock() >= self._taken + TOLD_SECONDS:
             self._line.display = False
         if self.is_over or self.deck.engine.status.phase is not EnginePhase.READY:
@@ -145,7 +145,7 @@ class Demonstration(Tui):
         return key in {binding.key for binding in (*bindings_of(self, self), *deck)}
 
     def _take_over(self) -> None:
-        """End the script. What the chats have asked goes on, under the policy of the beginning."""
+        """End the script. Running replies continue, under the policy of the beginning."""
         if not self.is_over:
             self.is_over = True
             self._taken = self._clock()

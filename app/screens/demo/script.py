@@ -1,4 +1,4 @@
-"""script: what the users of the demonstration ask, one after the other.
+"""script: the questions of the demonstration's users, in order.
 
 These are questions to which the built-in model has good answers, twice in a chat. Stories are not
 among them: it makes up names for those, and forgets them on the way.

@@ -115,9 +115,9 @@ class Named:
 
 
 class PickNamed(Dialog[tuple[str, str]]):
-    """Asks for one item of a list, and what to do with it: the result is a verb and the item's
-    name. The verb of Enter is `take`; subclasses bind keys to the action `act` with other verbs,
-    and say in `TITLE` what Enter does.
+    """Asks for one item of a list, and an action on it: the result is a verb and the item's name.
+    The verb of Enter is `take`; subclasses bind keys to the action `act` with other verbs, and say
+    in `TITLE` what Enter does.
 
     Args:
         first: the name of the item that the cursor is on at first; the first item if there is none.
@@ -181,7 +181,7 @@ class PickPolicy(PickNamed):
 
 
 class PickPreset(PickNamed):
-    """Asks for a preset, and what to do with it."""
+    """Asks for a preset, and an action on it."""
 
     TITLE = "Presets · Enter applies"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -198,7 +198,7 @@ class PickPreset(PickNamed):
 
 
 class PickPrompt(PickNamed):
-    """Asks for a saved prompt, and what to do with it."""
+    """Asks for a saved prompt, and an action on it."""
 
     TITLE = "Saved prompts · Enter inserts"
     BINDINGS: ClassVar[list[BindingType]] = [

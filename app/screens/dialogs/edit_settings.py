@@ -157,7 +157,7 @@ class EditSettings(Dialog[ChatSettings]):
         self.action_apply()
 
     def action_apply(self) -> None:
-        """Take the settings if all of them are right; else say what is wrong beside each."""
+        """Apply the settings if all of them are right; else show the error beside each."""
         self._clear_faults()
         sampling: dict[str, object] = {}
         wrong: list[str] = []

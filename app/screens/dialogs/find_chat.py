@@ -55,7 +55,7 @@ class FindChat(Finder[Chosen]):
 
     Args:
         states: a word for chats that are open or have a reply in the making, by their ids.
-        report: shows what was done to a chat.
+        report: shows a change of a chat.
         undo: undoes the last change of a chat, and shows that.
         words: the search that the dialog opens with.
     """
@@ -101,13 +101,13 @@ class FindChat(Finder[Chosen]):
         self._keeper = keeper
         self._report = report
         self._undo = undo
-        self._typed: Query | None = None  # what is looked for; None if it cannot be
+        self._typed: Query | None = None  # the search; None if it cannot be run
         self._query = Query()
         self._found: dict[str, Found] = {}
         self._excerpts: dict[str, str] = {}
         self._place = 0  # among the hits of the chat under the cursor
         self._hit: Hit | None = None
-        # Whether a search is under way, and whether Enter waits for what it finds.
+        # Whether a search is under way, and whether Enter waits for its result.
         self._is_looking = False
         self._is_entered = False
 

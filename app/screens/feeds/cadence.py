@@ -43,7 +43,7 @@ class Cadence:
         engine: at the engine's steps, for the batch and the KV map.
         table: at the engine's figures, for the strip on top, sessions, knobs and latencies, and at
             the MQTT gateway. They are shown with the steps of the same look, and at once when a
-            request came, went or goes on.
+            request came, ended or continues.
         devices: at CPU, GPU and memory.
     """
 
@@ -68,7 +68,7 @@ class Cadence:
         Args:
             on_cpu: whether the engine computes on the cores that this program runs on.
             seen: whether the terminal has the focus.
-            stretch: how many times longer the pauses are to be (`Thrift.stretch`). `awaited` is not
+            stretch: the factor by which the pauses are longer (`Thrift.stretch`). `awaited` is not
                 stretched, for it is the answer to a key, nor is `table`: it is the longest but one,
                 and figures would be seconds older than the chart beside them.
             frugal: whether the user wants fewer looks.

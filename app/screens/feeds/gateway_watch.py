@@ -139,7 +139,7 @@ class HttpWatch:
         )
 
     def has_stopped(self) -> bool:
-        """Whether the gateway has given up since the last call."""
+        """Whether the gateway has ended since the last call."""
         before = self._reported
         if self.readings is not None:
             self._reported = self.readings.state

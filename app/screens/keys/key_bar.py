@@ -19,7 +19,7 @@ _PALETTE, _HELP = "app.palette", "app.help"
 # The ids of the keys that are left out, the first one first. Keys that are not named here are left
 # out after these, from the right.
 _DROPPED = ("chat.regenerate", "chat.find", "chat.new", "table.reverse", _PALETTE, "app.quit")
-_BLANKS = 3  # cells around a key and what it does
+_BLANKS = 3  # cells around a key and its label
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ShownKey:
     Attributes:
         name: as Textual has it.
         sign: as a person reads it.
-        words: what it does.
+        words: its label.
         more: the same, in a sentence.
         id: the name by which the user changes the key; empty if it has none.
         enabled: whether it can act just now.

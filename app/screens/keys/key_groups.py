@@ -126,7 +126,7 @@ def help_notes(app: App[int], places: Sequence[Place]) -> str:
 
 
 def _words(node: DOMNode) -> Mapping[str, str]:
-    """The meanings of the words that stand there."""
+    """The meanings of the words there."""
     return _PALETTE if isinstance(node, CommandPalette) else getattr(node, "GLOSS", {})
 
 
@@ -136,7 +136,7 @@ def _name(screen: DOMNode) -> str:
 
 
 def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
-    """The keys of a node as (key, what it does, name). A numbered row of keys is one entry."""
+    """The keys of a node as (key, action, name). A numbered row of keys is one entry."""
     rows: dict[str, list[Binding]] = {}
     for binding in bindings_of(node, app):
         if binding.id is not None:

@@ -175,7 +175,7 @@ class PressKey(Dialog[str]):
     While it is open, keys that act everywhere do not, so that they can be chosen.
 
     Args:
-        what: what the key is to do.
+        what: the key's action.
     """
 
     def __init__(self, what: str) -> None:

@@ -34,13 +34,13 @@ class Preference:
 
     Attributes:
         table, name: the setting, as the configuration file has it.
-        section: what it belongs to.
-        label: what it is called, for people.
+        section: its group.
+        label: its name, for people.
         meaning: more of it; empty where the label says all.
         value: as text.
         shown: the value for people, where that is another text.
         allowed: the range of values, where the value does not show it.
-        choices: what it can be, if that is a few texts.
+        choices: its values, if they are a few texts.
     """
 
     table: str
@@ -161,7 +161,7 @@ class Preferences:
         return self._own.fixed.get((table, name), "")
 
     def _apply(self, table: str, name: str, text: str) -> str | float:
-        """Have a change count; returns what is kept."""
+        """Apply a change; returns the kept value."""
         if table == "keys":
             key = text.strip()
             if why := clash(self._app, self._deck.places, name, key):

@@ -44,7 +44,7 @@ CONTRAST = Theme(
     },
 )
 
-# What batchdeck calls some of them, so that nobody has to know Textual's names.
+# batchdeck's names for some of them, so that users need not know Textual's.
 SHORT = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 # Those that settings may name, the first of them first.
 NAMES = (

@@ -1,4 +1,4 @@
-"""What a model's forward pass computes, as a graph, and that as a program of native kernels.
+"""A model's forward pass as a graph, and the graph as a program of native kernels.
 
 On a processor, a step of a model in plain transformers code spends more time between the matrix
 products than in them, and takes the interpreter's lock some hundred times, each time waiting for

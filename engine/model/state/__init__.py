@@ -1,4 +1,4 @@
-"""What a model keeps of a sequence beside keys and values: convolutions, delta nets, Mamba.
+"""The states of a sequence beside keys and values: convolutions, delta nets, Mamba.
 
 The modules ask transformers' cache for such states, and so they get a cache of ours. `probe` runs
 nine tokens to see which modules ask; no architecture has code of its own. Such a module is called

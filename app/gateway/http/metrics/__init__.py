@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: vLLM's under its names, and under ours what it has not.
+"""Metrics for Prometheus: vLLM's under its names, and others under ours.
 
 They are counted on the gateway's loop from data that the engine has anyway: a snapshot each second,
 the step records since the last one, and samples from the last number read on. `Counts` continue

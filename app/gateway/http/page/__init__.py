@@ -1,4 +1,4 @@
-"""The page at /: chat and live dashboard in a browser, and the data that it is fed with.
+"""The page at /: chat and live dashboard in a browser, and its data.
 
 The engine's state is a stream of events at `/live`. A `LiveFeed` reads the engine four times a
 second, as long as there are listeners. Each reading is a `Frame`, whose texts are made once for all

@@ -1,1 +1,1 @@
-"""What clients ask over HTTP, as docs/http.md has it."""
+"""The requests of clients over HTTP, as docs/http.md describes them."""

@@ -87,7 +87,7 @@ def read_texts(kind: type[T], texts: Mapping[str, str]) -> T:
     """Parse the texts of a query or a form. A name such as `a[b]` is member b of a.
 
     Raises:
-        Fault: 400, with one sentence that says what is wrong first.
+        Fault: 400, with one sentence about the first error.
     """
     payload: dict[str, object] = {}
     for name, text in texts.items():

@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     Attributes:
         structure: as the engine takes it.
         field: of the request, which states it.
-        left_out: places of what it states that cannot be followed.
+        left_out: places of its parts that cannot be followed.
     """
 
     structure: dict[str, Any]
@@ -97,7 +97,7 @@ def read(kind: type[T], body: bytes) -> T:
     """Parse a request.
 
     Raises:
-        Fault: 400, with one sentence that says what is wrong first.
+        Fault: 400, with one sentence about the first error.
     """
     try:
         with _uncollected():
@@ -147,8 +147,8 @@ def _fault(kind: type[Payload], detail: ErrorDetails) -> Fault:
 
 
 def _meant(kind: type[Payload], details: list[ErrorDetails]) -> ErrorDetails:
-    """The first error. For a field of several types pydantic tells one for each type: that which
-    goes deepest into the value is of the type that it has.
+    """The first error. For a field of several types pydantic has one for each type: the one that
+    goes deepest into the value is of its actual type.
     """
     first = _known(kind, details[0]["loc"])
     known = [(_known(kind, one["loc"]), one) for one in details[:_MOST_ERRORS]]
@@ -159,8 +159,8 @@ def _meant(kind: type[Payload], details: list[ErrorDetails]) -> ErrorDetails:
 
 
 def _known(kind: type[Payload], place: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """A field path without the types that pydantic tried for a field of several, and without what
-    is deeper than the known fields.
+    """A field path without the types that pydantic tried for a field of several, and without the
+    parts deeper than the known fields.
     """
     found: tuple[int | str, ...] = ()
     for part in place:

@@ -16,7 +16,7 @@ _FORMATS = ("text", "json_object", "json_schema")
 
 
 def followed(schema: Any, place: str, *, is_strict: bool = False) -> Loosened:
-    """A schema without what cannot be followed, and the places of that in the request.
+    """A schema without the parts that cannot be followed, and their places in the request.
 
     Args:
         place: of the schema in the request.

@@ -32,18 +32,18 @@ class ForcedCalls:
     """Calls that a reply has to make. The reply is JSON of this form, whatever format its model
     uses for its own calls.
 
-    What of their schemas cannot be followed is left out, unless a function is `strict`.
+    Parts of their schemas that cannot be followed are left out, unless a function is `strict`.
 
     Args:
         tools: functions in OpenAI's form, as the request states them.
         place: of the schema of one in the request, with `{}` for its number.
         name: of the one to call; None is any, one or several.
         calls_one: whether they may not be several.
-        said: the field that says so, and what it says.
+        said: the field that says so, and its value.
 
     Attributes:
-        schema: of all that the reply is.
-        left_out: places of what is left out.
+        schema: of the whole reply.
+        left_out: places of the parts left out.
 
     Raises:
         InvalidRequestError: there is no such function, or a strict one cannot be followed.
@@ -97,7 +97,7 @@ class ForcedCalls:
         """The form of the reply.
 
         Args:
-            stated: what else the request wants of it; None is nothing.
+            stated: the request's other structure; None is none.
 
         Raises:
             InvalidRequestError: the request states another structure.

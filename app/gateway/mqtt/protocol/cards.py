@@ -47,8 +47,8 @@ class NodeCard(ServerMessage):
     Attributes:
         boot_id: identifies one start of the program.
         state: a node in `standby` answers nothing while an older node serves the pool. A node that
-            is `draining` ends what it accepted and takes nothing new. `offline` is also the last
-            will.
+            is `draining` finishes its accepted requests and takes no new ones. `offline` is also
+            the last will.
         model: the served model; None while none is loaded.
         since: when the node connected, in seconds since the epoch.
     """

@@ -37,7 +37,7 @@ def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
         caller: the caller in the payload's topic.
 
     Raises:
-        Fault: 400, with one sentence that says what is wrong first.
+        Fault: 400, with one sentence about the first error.
     """
     if caller.request_id == EVERY:
         raise Fault(400, f"request_id is {EVERY!r}; that is for cancels only", "request_id")

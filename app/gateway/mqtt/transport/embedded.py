@@ -217,8 +217,8 @@ def _close_at_the_end(broker: Broker) -> None:
 
 
 def _keep_sessions(broker: Broker) -> None:
-    """Have what was published for a client that is away delivered when it is back. amqtt forgets
-    the sessions of clients without a name, which ours all are, and marks what it kept as retained.
+    """Deliver the messages for an absent client when it is back. amqtt forgets the sessions of
+    clients without a name, which ours all are, and marks kept messages as retained.
     """
     authenticate, keep = broker._authenticate, broker._retain_broadcast_message
 
@@ -245,10 +245,11 @@ def _keep_sessions(broker: Broker) -> None:
 
 
 class _Published(dict[str, Any]):
-    """What amqtt sends to subscribers, with the quality of service that it was published with."""
+    """The messages that amqtt sends to subscribers, with the quality of service of their
+    publication."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a map; of `qos`, the lower one of that and of the subscription's."""
+        """As of a map; `qos` is the lower one of the publication's and the subscription's."""
         found = super().get(key)
         return default if found is None else min(found, default)
 

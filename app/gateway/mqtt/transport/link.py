@@ -82,7 +82,8 @@ class Link:
         receive: called with each message, and calls `Inbound.ack` once the message is safe. It may
             be called before `changed` reports online; messages that it sends then are sent.
         changed: called with each new state.
-        keepalive: seconds between keep-alives; a silent broker is given up within twice that.
+        keepalive: seconds between keep-alives; the connection to a silent broker is closed within
+            twice that.
         protocol: auto (5 if the broker speaks it, otherwise 3.1.1), 5 or 3.1.1.
         keeps_session: whether the broker keeps our session, and queues messages, for an hour. Use
             False for an identifier that is used only once.
