@@ -90,7 +90,7 @@ class Testbed:
         knobs: the knobs of every run, before the run's changes.
         make: makes a core with an empty cache, and its clock.
         encode: returns the token ids of a prompt with one message; None without a tokenizer.
-        about: what the results say about model and device.
+        about: the model and the device, for the results.
         virtual: whether time is simulated.
     """
 

@@ -225,7 +225,7 @@ def _gpu_kernels() -> Iterator[Finding]:
 
 
 def _why_not_compiled(compiler: str) -> str:
-    """Why a C compiler cannot compile code that includes Python's headers, and what helps; empty if
+    """Why a C compiler cannot compile code that includes Python's headers, and the remedy; empty if
     it can."""
     scheme = sysconfig.get_default_scheme()
     # Debian keeps headers where those of other packages are, and not below /usr/local.

@@ -1,4 +1,4 @@
-"""Models: the registry by what fits here, and the memory that one of its models needs."""
+"""Models: the registry, grouped by fit, and the memory that one of its models needs."""
 
 from __future__ import annotations
 

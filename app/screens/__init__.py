@@ -1,1 +1,1 @@
-"""The interface: the application, its screens, and what feeds the panels."""
+"""The interface: the application, its screens, and the feeds of the panels."""

@@ -48,7 +48,7 @@ class ModelSwitch:
     def __init__(self, client: EngineClient, request: LoadRequest) -> None:
         self._client = client
         self._wanted = request
-        # What `stop` goes back to: the model that was last there, or else the one of the package.
+        # The model to which `stop` returns: the last loaded one, or else the built-in one.
         self._before = replace(request, model=BUILTIN)
         self._quantize = request.quantize  # where a wish says nothing of it
 
@@ -74,7 +74,7 @@ class ModelSwitch:
         return list(self._registry().entries.values())
 
     def refusal(self, wish: ModelWish) -> str:
-        """Why a wish cannot be fulfilled, as far as that is known without the network; empty if
+        """Why a model cannot be loaded, as far as that is known without the network; empty if
         nothing speaks against it."""
         try:
             if wish.model:

@@ -47,7 +47,7 @@ class PanelBar(LineView):
                 self.post_message(self.Picked(place))
 
     def _spans(self) -> list[tuple[int, int, str]]:
-        """Where each name stands: its first cell, the cell after its last, and its text."""
+        """The place of each name: its first cell, the cell after its last, and its text."""
         names, room = self._names, self.size.width - 1 - 4 * len(self._names)
         longest = max(map(len, names))
         while sum(len(name[:longest]) for name in names) > room and longest > 1:

@@ -29,7 +29,7 @@ class Panels:
     """The views of the engine.
 
     Args:
-        numbering: by what the views call the chats of requests.
+        numbering: the views' names of the chats of requests.
     """
 
     def __init__(self, glyphs: Glyphs, numbering: Numbering) -> None:

@@ -33,7 +33,7 @@ from widgets.quantization import shortly
 
 log = logging.getLogger(__name__)
 
-# Between two parts of a turn what the first one changed is painted, and keys are answered.
+# Between two parts of a turn the changes of the first one are painted, and keys are answered.
 BREATH_SECONDS = 0.03
 
 
@@ -51,7 +51,7 @@ class Pump:
     Attributes:
         seen: whether the terminal has the focus. Without it the screen is painted more rarely.
         frugal: whether the user wants fewer looks.
-        alerts: what the user is warned of; its rules are the user's.
+        alerts: warns the user; its rules are the user's.
         frames: how often the screen was repainted so far; the app counts it.
     """
 

@@ -68,7 +68,7 @@ class Tui(App[int]):
     """
 
     TITLE = "batchdeck"
-    # Absolute, for an application of its kind may stand in another room.
+    # Absolute, because a subclass may be in another package.
     CSS_PATH: ClassVar[str] = str(Path(__file__).with_name("deck.tcss"))
     BINDINGS: ClassVar[list[BindingType]] = [
         # These act in dialogs too, for the application's own come before theirs.
@@ -377,7 +377,7 @@ class Tui(App[int]):
             self.exit(return_code=code)
 
     def keep_replies(self) -> None:
-        """Store the replies as far as they have come, while the loop hangs."""
+        """Store the replies so far, while the loop hangs."""
         self._sessions.close_all()
 
     def give_terminal_back(self) -> None:

@@ -22,7 +22,7 @@ _PLAIN = (str, int, float, type(None))
 
 @dataclass(slots=True)
 class Reply:
-    """One reply, as far as it has come.
+    """One reply, with its output so far.
 
     If it may call tools, its text may contain calls in the model's own format. Text that certainly
     is no call is sent at once, and the rest at the end, when calls are parsed.

@@ -48,7 +48,7 @@ class Defaults:
 
     Attributes:
         card: of the model; None while none is there.
-        started: what the program was started with, which replaces the model's.
+        started: the settings of the program's start, which replace the model's.
     """
 
     card: ModelCard | None
@@ -74,9 +74,9 @@ class Defaults:
         _params(self.card).override({**self.started, **settings.sampling})
 
     def line(self, model: str, settings: ChatSettings) -> str:
-        """The settings in one line: the temperature and what else is stated or not as in plain
-        sampling, by where it comes from, the chat's own first; and the system prompt. That one
-        comes last, for it takes what room there is, and the end may be cut off."""
+        """The settings in one line: the temperature and all others that are stated or not as in
+        plain sampling, by where it comes from, the chat's own first; and the system prompt. That
+        one comes last, because it takes the rest of the line, and its end may be cut off."""
         stated = {**self.started, **settings.sampling}
         holds = _params(self.card).override(stated)
         shown: dict[str, list[str]] = {_OWN: [], _BRIEFLY[STARTED]: []}

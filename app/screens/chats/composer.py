@@ -33,7 +33,7 @@ class Fit:
 
     Attributes:
         is_known: False while its tokens are being counted.
-        refusal: why it does not fit, and what helps; empty if it does.
+        refusal: why it does not fit, and the remedy; empty if it does.
     """
 
     is_known: bool = True
@@ -45,8 +45,8 @@ class Composer:
 
     Attributes:
         session: the chat that is written in; None before one is shown.
-        attachments: what goes along with the message.
-        editing: the id of the message that it will stand beside; None if it is a new one.
+        attachments: those of the message.
+        editing: the id of the edited message; None if this is a new one.
         aside: the draft from before that message was edited; None if there was none.
         new_key: the key that opens a new chat, as it is shown to the user.
     """
@@ -172,7 +172,7 @@ class Composer:
 def context_used(
     session: OpenSession, views: Mapping[str, RequestView], editing: str | None = None
 ) -> int:
-    """The number of tokens in a chat so far, with those of a reply in the making.
+    """The number of tokens in a chat so far, with those of a running reply.
 
     Args:
         editing: the id of a message; only messages before it are counted.

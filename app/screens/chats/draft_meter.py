@@ -19,7 +19,7 @@ class Length:
     """How long a message is.
 
     Attributes:
-        most: it has no more tokens than that, for no token stands for less than a byte.
+        most: the largest possible number of tokens, because no token has less than a byte.
         is_exact: whether all of it was counted, and not estimated.
         is_settled: whether nothing of it is being counted.
     """
@@ -56,7 +56,7 @@ class DraftMeter:
     def measure(
         self, model: str, text: str, attachments: Sequence[Attachment], *, exact: bool = False
     ) -> Length:
-        """How long a message is, as far as it is known.
+        """The length of a message, as far as it is known.
 
         Args:
             model: that counts; with another one all is counted anew.

@@ -108,7 +108,7 @@ class Entries:
 
 
 def progress(view: RequestView | None, status: EngineStatus, paused: bool = False) -> str:
-    """The state of a reply in the making, in words.
+    """The state of a running reply, in words.
 
     Args:
         view: the reply's request in the newest snapshot; None if it is not there.
@@ -181,7 +181,7 @@ def _entry(message: Message, author: str, note: str, growing: bool, today: date)
     Args:
         author: who wrote the messages of the user.
         note: the text below the message.
-        growing: whether the message is a reply in the making.
+        growing: whether the message is a running reply.
     """
     use, usage, timings = message.tool_use, message.usage, message.timings
     return Entry(
@@ -204,8 +204,7 @@ def _entry(message: Message, author: str, note: str, growing: bool, today: date)
 
 
 def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool) -> Mark:
-    """The state of a session: that of a reply in the making, otherwise whether the last one
-    failed."""
+    """The state of a session: that of a running reply, otherwise whether the last one failed."""
     if session.chat.is_busy:
         view = views.get(session.request_id)
         if is_ahead(session, view):

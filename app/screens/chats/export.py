@@ -19,7 +19,7 @@ def as_markdown(
 
     Args:
         user: the name over the user's messages.
-        chat: its settings stand under the title; None leaves them out.
+        chat: its settings come below the title; None leaves them out.
     """
     parts = [f"# {title}\n"]
     if chat is not None and (settings := _settings(chat)):

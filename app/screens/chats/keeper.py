@@ -32,7 +32,7 @@ class Done:
         key: the chat's id.
         title: as a person sees it.
         was_open: whether the chat had a place on the screen.
-        stopped: whether a reply in the making was ended.
+        stopped: whether a running reply was ended.
     """
 
     change: Change
@@ -93,7 +93,7 @@ class ChatKeeper:
         return self._note(Done(Change.ARCHIVE, key, title_of(chat), was_open, stopped))
 
     def delete(self, key: str) -> Done | None:
-        """Delete a chat, ending its reply in the making; None if it is not in the store."""
+        """Delete a chat, ending its running reply; None if it is not in the store."""
         self.check(key)
         chat = self._store.conversation(key)
         was_open = self._sessions.find(key) is not None

@@ -29,9 +29,9 @@ class Numbering:
             is not at hand.
 
     Attributes:
-        names: what the chat of each request is called, by the request's ordinal, for the requests
-            of the last look.
-        chats: what the chats that were open then are called, by their ids.
+        names: the name of each request's chat, by the request's ordinal, for the requests of the
+            last look.
+        chats: the names of the chats that were open then, by their ids.
     """
 
     def __init__(self, chat_of: Callable[[str], Conversation | None]) -> None:

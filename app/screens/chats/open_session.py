@@ -1,4 +1,4 @@
-"""OpenSession: a chat that is open, with what the screen keeps of it."""
+"""OpenSession: an open chat, with the screen's state of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNTITLED = "new chat"
 
 @dataclass(slots=True, eq=False)
 class OpenSession:
-    """A chat, with what the screen keeps of it.
+    """A chat, with the screen's state of it.
 
     Attributes:
         draft: the unsent text; None until it was read from the store.
@@ -28,7 +28,7 @@ class OpenSession:
         unread: whether text has come that has not been on view.
         had_failed: whether its last reply had failed when the program was started.
         was_unsaved: whether the user knows that it is not saved.
-        entries: what the transcript shows of messages that do not change any more, by their ids.
+        entries: the transcript's entries of messages that do not change any more, by their ids.
         entries_day: the day on which that was today.
     """
 
@@ -61,7 +61,7 @@ class OpenSession:
 
     @property
     def request_id(self) -> str:
-        """The engine's id of the reply in the making; empty if there is none."""
+        """The engine's id of the running reply; empty if there is none."""
         if isinstance(self.chat, WatchedChat):
             return self.chat.request_id or ""
         return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
@@ -84,7 +84,7 @@ class OpenSession:
 
     @property
     def can_regenerate(self) -> bool:
-        """Whether there is a reply to make anew, and none in the making, by whichever program."""
+        """Whether there is a reply to regenerate, and none is running in any program."""
         replies = (m for m in reversed(self.chat.messages) if m.role == "assistant")
         newest = next(replies, None)
         return self.is_own and newest is not None and newest.finish_reason is not None

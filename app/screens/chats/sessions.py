@@ -44,11 +44,11 @@ class SessionList:
 
     Attributes:
         system: as above.
-        store: what keeps the chats.
+        store: the store of the chats.
         sessions: the open sessions, in the order of their tabs.
         closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
-        numbering: by what number the screen calls chats, those of the engine's requests too.
+        numbering: the screen's numbers of chats, those of the engine's requests too.
         notices: sentences that are still to be shown to the user: on each chat that cannot be read
             and so is not open any more, on each that is not saved from now on, and on each closed
             one whose reply failed.
@@ -90,12 +90,12 @@ class SessionList:
 
     @property
     def num_busy(self) -> int:
-        """How many sessions have a reply in the making."""
+        """The number of sessions with a running reply."""
         return sum(session.chat.is_busy for session in self._held)
 
     @property
     def num_own_busy(self) -> int:
-        """How many sessions that are held here have a reply in the making."""
+        """The number of sessions held here with a running reply."""
         return sum(session.chat.is_busy for session in self._held if session.is_own)
 
     @property
@@ -289,8 +289,8 @@ class SessionList:
                 session.chat.stop()
 
     def close_all(self) -> None:
-        """Close every chat, ending the replies in the making that are held here. The conversations
-        stay as they are, open or closed, for the next start."""
+        """Close every chat, ending the running replies that are held here. The conversations stay
+        as they are, open or closed, for the next start."""
         for session in self._held:
             session.chat.close()
         self._keep_on_view(self.current)

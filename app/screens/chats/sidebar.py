@@ -1,4 +1,4 @@
-"""Sidebar: shows all chats beside the one on view, as they now stand."""
+"""Sidebar: shows the present state of all chats beside the one on view."""
 
 from __future__ import annotations
 

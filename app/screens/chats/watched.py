@@ -52,7 +52,7 @@ class WatchedChat:
 
     @property
     def request_id(self) -> str | None:
-        """The engine's id of the reply in the making; None if there is none."""
+        """The engine's id of the running reply; None if there is none."""
         return self._seen.request_id if self._seen else None
 
     @property
@@ -129,7 +129,7 @@ class WatchedChat:
         raise InvalidRequestError(self.refusal, "message")
 
     def look(self) -> str:
-        """Do nothing: `poll` reads what the user who holds the chat does."""
+        """Do nothing: `poll` reads the actions of the chat's owner."""
         return ""
 
     def bring(self, _message_id: str) -> NoReturn:

@@ -112,7 +112,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A command in the palette, and behind a slash by its title with dashes.
+    """A command in the palette, and after a slash by its title with dashes.
 
     Attributes:
         rank: the palette is sorted by it; commands of one rank stay in the table's order.
@@ -147,7 +147,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The name that runs it: the id of its keys, or without keys the name behind a slash."""
+        """The name that runs it: the id of its keys, or without keys the name after a slash."""
         if self.key is not None:
             return self.alias or self.key.id
         if self.offer is not None:

@@ -50,7 +50,7 @@ from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.log_panel import LogPanel
 from widgets.panels.session_table import SessionTable
 
-WIDE = 170  # columns from which on the chats stand at the side, unless the user chose otherwise
+WIDE = 170  # columns from which the chats are listed at the side, unless the user chose otherwise
 LEAST = 150  # columns below which there is no room for them
 
 # One Escape more than it takes to leave something is not meant to stop the reply.
@@ -71,7 +71,7 @@ class Deck(Screen[None]):
     here carry them out.
 
     `deck.tcss` lays the panes out by these classes: `-engine` while the engine is on view and the
-    chat is not, where both do not fit; `-chats` while all chats stand at the side, in place of
+    chat is not, where both do not fit; `-chats` while all chats are listed at the side, in place of
     tabs; `-gateway` if a gateway runs or its panel was selected, and `-mqtt` or `-http` for the
     panel of the two that is on view; `-spare` while the selected panel is one that low screens
     leave out; `-pair` while latencies or devices are selected, which share a page; and one of each

@@ -35,7 +35,7 @@ class Dialogue:
         self._passing.add(UNICODE.fit(why))
 
     def advise(self, how: str) -> None:
-        """Say what the user can do next, for some seconds or until the next `forget`."""
+        """Show the user's next possible action, for some seconds or until the next `forget`."""
         self.screen.notify(how)
         self._passing.add(UNICODE.fit(how))
 

@@ -53,12 +53,12 @@ class Slash:
 
 
 def name_of(title: str) -> str:
-    """The name of a command of the palette behind a slash: New chat is /new-chat."""
+    """The name of a command of the palette after a slash: New chat is /new-chat."""
     return "-".join(re.findall(r"[\w.]+", title.lower()))
 
 
 def split(text: str) -> tuple[str, str]:
-    """The name behind the slash, and what follows it."""
+    """The name after the slash, and the rest."""
     name, _, rest = re.split(r"(\s|$)", text[1:], maxsplit=1)
     return name, rest.strip()
 

@@ -1,1 +1,1 @@
-"""The demonstration: a scripted crowd of users, and captions that say what is seen."""
+"""The demonstration: a scripted crowd of users, with captions."""

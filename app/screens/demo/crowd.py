@@ -29,7 +29,7 @@ class _User:
         script: the number of the script that is asked.
         due: when the next question is asked.
         chance: draws how long this user reads, independent of the others.
-        reading: how long this user reads the reply in the making.
+        reading: how long this user reads the running reply.
         asked: how many questions were asked in this chat.
     """
 
@@ -95,15 +95,15 @@ class Crowd:
         conversation.system, conversation.sampling = SYSTEM, SAMPLING
 
     def _clear(self) -> None:
-        """Close the chats that were left, but for the one on view. Of those that were closed the
-        oldest are removed, and others take their numbers: the KV map has signs for 35 only."""
+        """Close the abandoned chats, except the one on view. The oldest closed ones are removed,
+        and others take their numbers: the KV map has signs for 35 only."""
         for session in self._left[:]:
             if session is not self._sessions.current:
                 self._left.remove(session)
                 if session in self._sessions.sessions:
                     self._sessions.close(session)
                     self._closed.append(session.key)
-        # What the engine has of the chats closed last is still on the screen, by their numbers.
+        # The requests of the chats closed last are still on the screen, by their numbers.
         while len(self._closed) > USERS:
             key = self._closed.popleft()
             self._sessions.store.delete_conversation(key)

@@ -45,7 +45,7 @@ class EditSettings(Dialog[ChatSettings]):
 
     Args:
         settings: as they are now.
-        defaults: what holds where a field is empty.
+        defaults: the values where a field is empty.
         system: the system prompt of new chats.
     """
 
@@ -128,7 +128,7 @@ class EditSettings(Dialog[ChatSettings]):
         self._fill(self._settings)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Say what the field means."""
+        """Show the meaning of the field."""
         name = event.widget.id or ""
         label = "system prompt" if event.widget is self.system else _LABELS.get(name, name)
         self.meaning.update(self.GLOSS.get(label, ""))

@@ -54,7 +54,7 @@ class FindChat(Finder[Chosen]):
     The store is searched on a thread; a text that is typed meanwhile is searched for next.
 
     Args:
-        states: a word for chats that are open or have a reply in the making, by their ids.
+        states: a word for chats that are open or have a running reply, by their ids.
         report: shows a change of a chat.
         undo: undoes the last change of a chat, and shows that.
         words: the search that the dialog opens with.
@@ -331,7 +331,7 @@ def excerpt(text: str, words: Sequence[str], length: int, before: int) -> str:
     """At most `length` characters around the first of these words, or from the beginning.
 
     Args:
-        before: how many characters may stand before it.
+        before: the most characters before it.
     """
     found = pattern(words)
     first = found.search(folded(text)) if found else None
@@ -342,7 +342,7 @@ def excerpt(text: str, words: Sequence[str], length: int, before: int) -> str:
 
 
 def marked(text: str, words: Sequence[str]) -> Content:
-    """A text as it is shown, with these words reversed wherever they stand."""
+    """The shown text, with each occurrence of these words reversed."""
     shown = "\n".join(map(UNICODE.fit, text.split("\n")))
     content = Content(shown)
     if found := pattern(words):

@@ -21,8 +21,7 @@ from engine.model.registry import Availability, ModelEntry
 
 class LoadModel(Finder[ModelWish]):
     """Asks for a model: one of the registry, or a folder, a GGUF file or a hub id that is typed in;
-    and behind it, what its weights are quantized to. What cannot be loaded is refused here, with
-    why.
+    and after it, the width of its weights. A model that cannot be loaded is refused here, with why.
 
     Args:
         entries: the models of the registry.

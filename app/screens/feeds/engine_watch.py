@@ -19,7 +19,7 @@ from widgets.quantization import briefly
 
 # Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
 RECORDS_KEPT = 8192
-# Over 2 s the rate went from 18 to 636 where it was 205: chunks of prompts stand between decodes.
+# Over 2 s the rate went from 18 to 636 where it was 205: chunks of prompts come between decodes.
 RATE_SECONDS = 10.0
 # Of the course of the rate, in which bursts are to show; an engine without a step in so many
 # seconds is idle, and a rate over fewer is chance.
@@ -100,7 +100,7 @@ class EngineWatch:
 
     @property
     def model(self) -> str:
-        """The name of the model, with what its weights were quantized to, and whether it does no
+        """The name of the model, with the width of its quantized weights, and whether it does no
         more than complete text."""
         quantized = briefly(self.card) if self.card is not None else ""
         completes = self.card is not None and not self.card.has_chat_template
@@ -177,7 +177,7 @@ class EngineWatch:
         return unused / given if given else None
 
     def knob(self, name: str) -> KnobState | None:
-        """A knob as it stands; None before a model is loaded."""
+        """The state of a knob; None before a model is loaded."""
         knobs = self.snapshot.knobs if self.snapshot else ()
         return next((knob for knob in knobs if knob.name == name), None)
 

@@ -61,7 +61,7 @@ class MqttWatch:
 
     Attributes:
         gateway: None without MQTT.
-        readings: what the last look found; None without a gateway.
+        readings: those of the last look; None without a gateway.
     """
 
     def __init__(self, gateway: MqttSide | None) -> None:
@@ -109,7 +109,7 @@ class HttpWatch:
 
     Attributes:
         gateway: None without HTTP.
-        readings: what the last look found; None without a gateway.
+        readings: those of the last look; None without a gateway.
     """
 
     def __init__(self, gateway: HttpSide | None) -> None:

@@ -1,4 +1,4 @@
-"""LogFeed: collects what the program's loggers say, for the log panel."""
+"""LogFeed: collects the records of the program's loggers, for the log panel."""
 
 from __future__ import annotations
 

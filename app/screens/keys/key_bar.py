@@ -115,7 +115,7 @@ class KeyBar(LineView):
         return next((key for key, (start, end) in self._spans() if start <= x < end), None)
 
     def _spans(self) -> list[tuple[ShownKey, tuple[int, int]]]:
-        """Where each key stands: its first cell, and the cell after its last."""
+        """The place of each key: its first cell, and the cell after its last."""
         keys = self.shown()
         ends = accumulate((key.width for key in keys), initial=0)
         spans = list(zip(keys, pairwise(ends), strict=True))

@@ -39,7 +39,7 @@ class Bound:
         place: where it acts.
         keys: separated by commas.
         meaning: of the first that is bound under the name.
-        priority: whether it acts before what has the focus.
+        priority: whether it acts before the focused widget.
     """
 
     place: str

@@ -102,7 +102,7 @@ class ChangeSettings(Finder[None]):
 
     @property
     def _hint(self) -> str:
-        """Which keys do what, as they are bound now: one may just have been changed."""
+        """The bindings of keys: one may just have been changed."""
         before, after, reset, close = map(
             self.key_of, ("turn(-1)", "turn(1)", "reset", "dismiss(None)")
         )

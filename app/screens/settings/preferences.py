@@ -73,8 +73,8 @@ class Preferences:
     """Applies and keeps the preferences of the user.
 
     Args:
-        settings: what counts now.
-        own: where changes are kept, and what counts without them.
+        settings: those in force.
+        own: keeps changes, and has the values without them.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Preferences:
         return found
 
     def change(self, table: str, name: str, text: str) -> str:
-        """Change one to what a text states; returns why that cannot be, which is empty if it
+        """Change one to the value of a text; returns why that cannot be, which is empty if it
         can."""
         try:
             value = self._apply(table, name, text)

@@ -87,8 +87,8 @@ def readable(variables: Mapping[str, str]) -> dict[str, str]:
     least = 1.02 * float(variables.get("least-contrast", MIN_CONTRAST))
     background = Color.parse(variables["background"])
     fore = legible(Color.parse(variables["foreground"]), background, least)
-    # Code, fields and dialogs stand on shades. What can be read on the one that is nearest to the
-    # text can be read on all.
+    # Code, fields and dialogs are on shades. Text that can be read on the one nearest to the text
+    # can be read on all.
     grounds = [background, Color.parse(variables["surface"])]
     for _ in range(2):  # a shade is blended from the foreground, which it moves
         shades = [ground.blend(fore, SHADE) for ground in grounds]

@@ -11,6 +11,6 @@ admits the server's own page only: by `Host`, since a name may resolve to this s
 The page is one HTML file, a style sheet and modules, with no build and no library. `page.js` has
 the key, the stream (read by `fetch`, because the browser's own event source sends no key) and the
 chats; the dashboard is in the other modules. Text is set by `textContent`, and Trusted Types in the
-policy (`asset`) have a browser refuse all else. Map and strip are canvases with a slider's role, so
-that keys go through blocks and steps and a screen reader reads each.
+Content-Security-Policy have a browser refuse everything else. Map and strip are canvases with a
+slider's role, so that keys go through blocks and steps and a screen reader reads each.
 """

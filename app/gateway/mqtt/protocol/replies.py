@@ -95,7 +95,7 @@ class ReplyLogprobs(Part):
 
 
 class PromptChoice(Part):
-    """A token that may stand at one position of the prompt, in the shape that vLLM's clients know.
+    """A token that is likely at one position of the prompt, in the shape that vLLM's clients know.
 
     Attributes:
         rank: one more than the number of likelier tokens.
