@@ -1,4 +1,4 @@
-"""What the largest request that each field allows costs a neighbour.
+"""The cost for a neighbour of the largest request that each field allows.
 
     python -m benchmarks.abuse [--fields NAME,NAME] [--seconds N] [--json FILE]
 

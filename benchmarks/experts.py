@@ -123,7 +123,7 @@ class Layers:
         return lambda: program.run(inputs, first, last)
 
     def output(self, rows: int) -> Tensor:
-        """What ours gave for the last layer, [rows, columns]."""
+        """Our result for the last layer, [rows, columns]."""
         return self._built.stages[-2].out[:rows]
 
     def chosen(self, ids: Tensor) -> float:

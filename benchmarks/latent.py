@@ -1,4 +1,5 @@
-"""What latents in the cache cost and save: a step of one that stores them beside one that does not.
+"""Latents in the cache, their cost and saving: a step of a model that stores them beside one that
+does not.
 
     python -m benchmarks.latent [--rows 1,8,32] [--context 512] [--prompt 512] [--layers 2]
                                 [--rounds 9] [--threads 2]

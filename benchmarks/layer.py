@@ -1,4 +1,4 @@
-"""What the small operations of a layer cost: ours beside torch's, microseconds a call.
+"""The small operations of a layer: ours beside torch's, microseconds a call.
 
     python -m benchmarks.layer [--rows 1,8,32,2048] [--dtype bfloat16] [--threads 2]
 

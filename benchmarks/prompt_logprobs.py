@@ -1,4 +1,4 @@
-"""What log-probabilities of a prompt cost: a prompt with and without them, of two vocabularies.
+"""The cost of a prompt's log-probabilities: a prompt with and without them, of two vocabularies.
 
     python -m benchmarks.prompt_logprobs [--tokens 1024] [--chunk 512] [--rounds 7]
 

@@ -1,4 +1,4 @@
-"""What the simulator predicts beside what the engine does, on workloads it was not fitted to.
+"""The simulator's predictions beside the engine, on workloads that it was not fitted to.
 
     python -m benchmarks.simulation [--model builtin|387m] [--rounds N] [--seed N]
 

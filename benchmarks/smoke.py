@@ -148,7 +148,7 @@ class Engine:
         return Run(seconds, timings, steps, profiles)
 
     def _profile(self) -> Profile:
-        """What each kind of operation has taken since the last call."""
+        """The time of each kind of operation since the last call."""
         return self._forward.profile() if isinstance(self._forward, ProgramForward) else {}
 
 

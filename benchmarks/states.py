@@ -1,4 +1,4 @@
-"""What a decode step costs of models that keep states, beside a plain model: time for its bytes.
+"""Decode steps of models that keep states, beside a plain model's: time for their bytes.
 
     python -m benchmarks.states [--models plain,delta-net,...] [--batches 1,8,32] [--rounds 7]
 

@@ -38,7 +38,7 @@ class Usage:
         return cls(time.monotonic(), threads, times.user + times.system)
 
     def __sub__(self, before: Usage) -> Usage:
-        """What threads that were there all the time have taken since `before`."""
+        """The time since `before` of threads that existed all the while."""
         return Usage(
             self.time - before.time,
             {

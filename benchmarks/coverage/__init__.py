@@ -1,1 +1,1 @@
-"""What is served of all that transformers has, row by row: `python -m benchmarks.coverage`."""
+"""The models of transformers that are served, row by row: `python -m benchmarks.coverage`."""

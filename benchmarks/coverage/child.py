@@ -23,7 +23,7 @@ class NoAnswerError(Exception):
 
 
 def in_child(function: Callable[[Argument], Answer], argument: Argument, seconds: float) -> Answer:
-    """What a function gives in a new process, whose processes end with it.
+    """The result of a function in a new process, whose processes end with it.
 
     Args:
         function: of a module, so that it can be found there.

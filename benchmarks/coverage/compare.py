@@ -32,7 +32,7 @@ Tokens = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found.
+    """The result of a comparison.
 
     Attributes:
         agrees: whether the outputs are what the model itself gives.

@@ -126,7 +126,7 @@ def _gguf(*, alone: bool) -> Callable[[Path, Tensors], None]:
 
 
 def _in_blocks(weights: Tensors) -> tuple[Tensors, Tensors]:
-    """What GGUF makes of the weights. It packs all matrices while it is written."""
+    """The weights as GGUF keeps them. All matrices are packed while it is written."""
     return weights, {name: as_stored(weight, _IN_GGUF) for name, weight in weights.items()}
 
 

@@ -26,7 +26,7 @@ def interleaved(weight: Tensor, head_dim: int) -> Tensor:
 
 
 def as_stored(weight: Tensor, kind: str) -> Tensor:
-    """What of a weight is left in a file whose matrices are of this type."""
+    """The weight as a file whose matrices are of this type keeps it."""
     if weight.ndim < 2:
         return weight
     own = gguf.GGMLQuantizationType[kind]

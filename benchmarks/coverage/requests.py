@@ -30,7 +30,7 @@ class BadEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a core made of the requests.
+    """The core's replies to the requests.
 
     Attributes:
         tokens: the output of each request.

@@ -12,7 +12,7 @@ from benchmarks.coverage.wrappers import WRAPPERS
 
 
 class Kind(StrEnum):
-    """What a row tries: a type of text model, one with towers, a form of checkpoints, or a type in
+    """The kind of a row: a type of text model, one with towers, a form of checkpoints, or a type in
     the form that its checkpoints have."""
 
     TEXT = "text"

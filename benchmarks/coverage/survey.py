@@ -22,7 +22,7 @@ from engine.serving.loading import LoadedModel
 
 
 class By(StrEnum):
-    """What serves a model, or why nothing does."""
+    """The way in which a model is served, or why it is not."""
 
     PROGRAM = "program"
     MODULES = "modules"
@@ -36,7 +36,7 @@ SERVING = (By.PROGRAM, By.MODULES)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a row's process does.
+    """The work of a row's process.
 
     Attributes:
         dtype: the type that the model is loaded in, as torch names it.

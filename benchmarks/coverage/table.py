@@ -42,7 +42,8 @@ def to_line(outcome: Outcome) -> str:
 
 
 def totals(outcomes: Sequence[Outcome]) -> list[str]:
-    """What was served of each kind, and of the models that matter most, as far as it was tried."""
+    """The number served of each kind, and of the models that matter most, as far as they were
+    tried."""
     by_row = {outcome.row: outcome for outcome in outcomes}
     lines = [_total(kind, by_row) for kind in Kind]
     tried = {name: rows for name, rows in MODELS.items() if all(row in by_row for row in rows)}

@@ -20,7 +20,7 @@ _SIDE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device can do.
+    """The limits of a device.
 
     Attributes:
         copy: bytes a second that a copy moves, those read and those written both counted.

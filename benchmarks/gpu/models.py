@@ -1,4 +1,4 @@
-"""What decode steps of random models have to read."""
+"""The bytes that decode steps of random models have to read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make(name: str, device: torch.device, **changes: int) -> tuple[PreTrainedMod
 
 
 def shaped(name: str, model: PreTrainedModel) -> Shaped:
-    """What a model's decode steps have to read."""
+    """The bytes that a model's decode steps have to read."""
     shape = trace(type(model), model.config, torch.bfloat16).shape
     experts = sum(p.nbytes for n, p in model.named_parameters() if ".experts." in n)
     every = sum(p.nbytes for p in model.parameters())

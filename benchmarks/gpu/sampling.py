@@ -61,7 +61,7 @@ def same(device: Device, vocabularies: list[int], steps: int) -> Iterator[Cells]
 
 
 def times(device: Device, vocab_size: int, many: list[int]) -> Iterator[Cells]:
-    """What the launches of a step take, in a graph."""
+    """The time of a step's launches, in a graph."""
     for rows in many:
         for name, params in KINDS.items():
             sampler, latest = _sampler(device, vocab_size, rows)

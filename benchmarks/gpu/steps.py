@@ -58,7 +58,7 @@ def run(name: str, device: str, share: int, shares: int) -> int:
 
 
 def start(name: str) -> None:
-    """What there is, and the least that has to work."""
+    """The device, and the least that has to work."""
     print(f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores")
     for package in ("torch", "triton", "transformers", "numpy", *NEEDED):
         known = importlib.util.find_spec(package) is not None

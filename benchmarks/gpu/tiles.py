@@ -74,7 +74,7 @@ def ways(capability: int, head_dim: int) -> tuple[list[Way], list[Way]]:
 def attending(
     device: Device, case: Case, head_dim: int
 ) -> Callable[[Way, int], Callable[[], object]]:
-    """What makes launches of attention, for a way and so many programs on a multiprocessor."""
+    """A maker of launches of attention, for a way and so many programs on a multiprocessor."""
     dtype = torch.bfloat16 if device.is_gpu else torch.float32
     blocks = -(-case.context // _BLOCK_SIZE)
     shape = (case.rows * blocks, _KV_HEADS, _BLOCK_SIZE, head_dim)

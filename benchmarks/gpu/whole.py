@@ -81,7 +81,7 @@ def table(
 
 
 def failure(error: Exception) -> str:
-    """What a row says of what failed."""
+    """The text of a row that failed."""
     return f"failed: {type(error).__name__}: {error}"[:300]
 
 

@@ -1,1 +1,1 @@
-"""What chat over HTTP costs, with a model that is paced: `python -m benchmarks.http`."""
+"""The cost of chat over HTTP, with a paced model: `python -m benchmarks.http`."""

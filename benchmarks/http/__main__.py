@@ -1,4 +1,4 @@
-"""What chat over HTTP costs: a gateway's core, time to first token, connections, slow readers.
+"""The cost of chat over HTTP: a gateway's core, time to first token, connections, slow readers.
 
     python -m benchmarks.http [--parts A,B,C,D] [--seconds N] [--streams N] [--requests N]
                               [--connections N] [--json FILE]
@@ -68,7 +68,7 @@ SHORT_TOKENS = 3
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What each part works with."""
+    """The objects that each part works with."""
 
     host: EngineHost
     options: argparse.Namespace

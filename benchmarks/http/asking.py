@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Heard:
-    """What came of it.
+    """Its outcome.
 
     Attributes:
         sent_at: when it was sent.

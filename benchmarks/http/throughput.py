@@ -58,7 +58,7 @@ HEAD = ("model", "replies", "asked by", "tok/s", "of headless", "rounds", "clien
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one turn of one side gave.
+    """The result of one turn of one side.
 
     Attributes:
         rate: tokens a second.
@@ -71,7 +71,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is asked.
+    """The requests.
 
     Attributes:
         name: of the model, as clients name it.

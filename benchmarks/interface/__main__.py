@@ -1,4 +1,4 @@
-"""What the interface takes and how soon it answers, on a pseudo-terminal.
+"""The cost of the interface and how soon it answers, on a pseudo-terminal.
 
     python -m benchmarks.interface [--parts start,search,load,scripted,real,throughput]
                                    [--sessions N] [--seconds N] [--keys N] [--rounds N]

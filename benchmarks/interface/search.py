@@ -41,7 +41,7 @@ def measure(rounds: int, chats: int = CHATS, messages: int = MESSAGES) -> Iterat
 
 
 def _typed() -> Iterator[str]:
-    """What stands in the field of the dialog after each letter, and at its beginning."""
+    """The content of the dialog's field after each letter, and at its beginning."""
     for text in TYPED:
         yield from accumulate(text, initial="")
 

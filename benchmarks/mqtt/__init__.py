@@ -1,1 +1,1 @@
-"""What chat over MQTT costs, measured on a real broker: `python -m benchmarks.mqtt`."""
+"""The cost of chat over MQTT, measured on a real broker: `python -m benchmarks.mqtt`."""

@@ -1,4 +1,4 @@
-"""What chat over MQTT costs: a gateway's core, time to first token, a burst, the journal.
+"""The cost of chat over MQTT: a gateway's core, time to first token, a burst, the journal.
 
     python -m benchmarks.mqtt [--parts A,B,C,D] [--seconds N] [--streams N] [--requests N]
                               [--burst N] [--json FILE]

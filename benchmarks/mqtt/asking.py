@@ -50,7 +50,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Heard:
-    """What the client of one request has seen of it.
+    """The messages that the client of one request has received.
 
     Attributes:
         published: when it was handed to the client's library, in monotonic seconds.
@@ -102,7 +102,7 @@ class Askers:
         self._pipe.send((tuple(asks), seconds))
 
     def heard(self, seconds: float) -> dict[str, Heard]:
-        """What was heard, by request id, once all requests have ended or their time is over.
+        """The replies, by request id, once all requests have ended or their time is over.
 
         Args:
             seconds: the most to wait for that.
@@ -245,7 +245,7 @@ def _type(payload: bytes) -> str:
 def digest(
     came: Iterable[tuple[float, str, bytes]], published: Mapping[str, float]
 ) -> dict[str, Heard]:
-    """What came for each request, by request id.
+    """The replies to each request, by request id.
 
     Args:
         came: moment, topic and payload of the replies, in the order in which they came.

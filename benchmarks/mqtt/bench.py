@@ -31,7 +31,7 @@ LEAD_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all parts share."""
+    """The objects that all parts share."""
 
     broker: Mosquitto
     host: EngineHost

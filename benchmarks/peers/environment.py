@@ -26,7 +26,7 @@ class PeerMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What to install.
+    """The packages to install.
 
     Attributes:
         requirements: as pip takes them, pinned, so that a run can be repeated.

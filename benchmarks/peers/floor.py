@@ -21,7 +21,7 @@ _TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was measured of the machine.
+    """The measured rates of the machine.
 
     Attributes:
         matrix_rate: floating-point operations a second of matrix products.

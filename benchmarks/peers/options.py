@@ -17,7 +17,7 @@ from engine import native
 
 
 def options(description: str | None) -> argparse.Namespace:
-    """What was asked for. What cannot be is refused, and ends the program."""
+    """The options. Impossible ones are refused, and end the program."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers",
         description=description,

@@ -156,7 +156,7 @@ def contenders(peers: Sequence[str], widths: Sequence[str]) -> dict[str, Contend
 
 
 def held(found: Iterable[Contender], level: Level) -> str:
-    """What holds contenders to a level: a line for each means."""
+    """The means that hold contenders to a level, a line for each."""
     by: dict[str, dict[str, None]] = {}
     for contender in found:
         peer = contender.peer

@@ -15,7 +15,7 @@ from engine.api.telemetry import percentile
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a peer did with a workload.
+    """The result of a peer on a workload.
 
     Attributes:
         requests: the times of each request and of its tokens.

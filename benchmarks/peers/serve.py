@@ -33,7 +33,7 @@ from benchmarks.peers.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an engine is loaded for. Memory is for the largest workload of the whole benchmark.
+    """The purpose of a load. Memory is for the largest workload of the whole benchmark.
 
     Attributes:
         model: the model in the peer's own form.
@@ -60,7 +60,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an engine is.
+    """The description of an engine.
 
     Attributes:
         version: its version, in words.

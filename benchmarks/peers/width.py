@@ -28,7 +28,7 @@ class Width:
         return self.bits < 8 * _PLAIN_BYTES
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
-        """What a matrix takes: its weights, and the scales of its rows or groups."""
+        """The bytes of a matrix: its weights, and the scales of its rows or groups."""
         if not self.is_quantized:
             return rows * columns * _PLAIN_BYTES
         scales = rows * -(-columns // (self.group or columns))

@@ -14,7 +14,7 @@ _FIRST_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one run serves.
+    """The workload of one run.
 
     Attributes:
         prompts: token ids of each request.

@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What `generate` made of a workload."""
+    """The result of `generate` on a workload."""
 
     seconds: float
     batches: list[Batch]

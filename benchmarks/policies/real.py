@@ -55,7 +55,7 @@ _HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one system gave in one round. Shares are those of part A.
+    """The result of one system in one round. Shares are those of part A.
 
     Attributes:
         waste: None where it is not known.

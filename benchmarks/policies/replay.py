@@ -119,7 +119,7 @@ def show(systems: Sequence[Replayed], tokens: int) -> None:
 
 
 def explain(box: Box, systems: Sequence[Replayed], static: Result, lengths: Sequence[int]) -> None:
-    """What the baseline is, and what is not simulated.
+    """The baseline, and the parts that are not simulated.
 
     Args:
         systems: the systems as shown; naive static is the first, naive continuous the third.

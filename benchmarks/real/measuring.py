@@ -44,7 +44,7 @@ def paragraphs() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What the model should say: the text and its prompts as token ids, and the reference's answer.
+    """The reference: the text and its prompts as token ids, and the reference's answer.
 
     Attributes:
         windows: of the text, each beginning with the mark that a prompt of this model begins with.

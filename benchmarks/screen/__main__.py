@@ -1,4 +1,4 @@
-"""What the interface on screen takes from an engine that computes on the same cores.
+"""The cost of the interface on screen for an engine that computes on the same cores.
 
     python -m benchmarks.screen [--models builtin,387m] [--sessions N] [--seconds N] [--rounds N]
                                 [--size COLUMNSxLINES] [--compare K=V,...]... [--json FILE]

@@ -15,7 +15,7 @@ ENGINE_THREADS = ("engine", "engine-text", "answers", "consumer")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one program did in its turn.
+    """The figures of one program's turn.
 
     Attributes:
         rate: output tokens a second.
@@ -61,7 +61,7 @@ class Turn:
 
 
 def window_of(turn: Turn, *, waits: bool = False) -> Window:
-    """What the step records say of a turn.
+    """The figures of a turn's step records.
 
     Args:
         waits: whether a device stands in for the model (`benchmarks.screen.stand_in`).

@@ -1,4 +1,4 @@
-"""What it takes to keep replies to a structure: llguidance, which is used, beside xgrammar.
+"""The cost of keeping replies to a structure: llguidance, which is used, beside xgrammar.
 
     python -m benchmarks.structure [--vocab 151936] [--megabytes 32] [--seconds 10]
 

@@ -43,7 +43,7 @@ def measure(vocab: Vocab, rounds: int = 3) -> list[list[str]]:
 
 
 def _follow(follower: Follower, tokens: Sequence[int]) -> tuple[list[float], list[float]]:
-    """What each mask took, and each move, for 10 s at most; the text is checked to be allowed."""
+    """The time of each mask and each move, for 10 s at most; the text is checked to be allowed."""
     masks: list[float] = []
     moves: list[float] = []
     for token in tokens:

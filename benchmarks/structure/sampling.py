@@ -24,7 +24,7 @@ NUCLEUS = SamplingParams(temperature=0.8, top_p=0.95)
 
 
 def measure(vocab: Vocab, rows: int, rounds: int = 15) -> list[list[str]]:
-    """What sampling takes in a step of so many rows, a row for each way: the best of some rounds,
+    """The time of sampling in a step of so many rows, a row for each way: the best of some rounds,
     10 ms apart, in which a forward pass would run.
     """
     size = len(vocab.words.utf8)

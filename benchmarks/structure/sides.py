@@ -21,7 +21,7 @@ class Follower(Protocol):
     """A reply that is followed by one of both."""
 
     def mask(self) -> np.ndarray[Any, Any]:
-        """What it may say next: [words] int32."""
+        """The tokens that it allows next: [words] int32."""
         ...
 
     def accept(self, token: int) -> None: ...
@@ -31,7 +31,7 @@ class Side(Protocol):
     """One of both, with a vocabulary."""
 
     def compile(self, stated: dict[str, Any]) -> Callable[[], Follower]:
-        """What begins a reply that has a structure.
+        """The beginning of a reply with a structure.
 
         Raises:
             Exception: there is none, or it is refused.
