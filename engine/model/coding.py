@@ -18,7 +18,7 @@ from engine.model.program.origins import Origins
 from engine.model.program.quantize import NEAREST, Recognized, quantize, recognize
 from engine.model.verdicts import Verdict
 from engine.serving.loading import Progress
-from engine.text.codec import Encoder
+from engine.text.job import Encoder
 
 logger = logging.getLogger(__name__)
 

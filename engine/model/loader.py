@@ -74,8 +74,9 @@ from engine.native import kernels, trim_heap
 from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.devices import Device
 from engine.text.channels import Channels
-from engine.text.codec import ChatCodec, Encoder
+from engine.text.codec import ChatCodec
 from engine.text.grammars import Grammars
+from engine.text.job import Encoder, EndsJob
 from engine.text.pool import EncoderPool, encoding
 from engine.text.vocabulary import Vocabulary
 
@@ -669,7 +670,8 @@ def _check_thinking(entry: ModelEntry, vocabulary: Vocabulary) -> None:
 def _turn_ends(encoder: EncoderPool, name: str) -> frozenset[int]:
     """The tokens that end a reply by the chat template; empty if that fails."""
     try:
-        return frozenset(encoder.turn_ends())
+        ends: list[int] = encoder.run(EndsJob())
+        return frozenset(ends)
     except UnavailableError:
         raise  # the model could not be loaded
     except EngineError as error:

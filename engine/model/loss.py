@@ -22,7 +22,7 @@ from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.shape import ModelShape
 from engine.model.forward import Forward
 from engine.model.runner import TorchRunner
-from engine.text.codec import Encoder
+from engine.text.job import Encoder, PromptJob
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def fixed_text(encoder: Encoder, sample: Sample) -> list[list[int]] | None:
             asked, reply = next(exchanges)
             messages += [ChatMessage("user", asked), ChatMessage("assistant", reply)]
         try:
-            token_ids = encoder.encode([*messages, ChatMessage("user", "Go on.")], None)
+            token_ids = encoder.run(PromptJob((*messages, ChatMessage("user", "Go on."))))
         except EngineError as error:
             logger.warning("what quantizing changes is not measured: %s", error.message)
             return None

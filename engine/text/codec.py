@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from engine.api.client import ChatMessage
 from engine.api.errors import ContextLengthError, InvalidRequestError
@@ -18,35 +17,15 @@ from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.forms import types_of
 from engine.text.grammars import Grammars
+from engine.text.job import BegunJob, Encoder, PrefixJob, PromptJob, TextJob
 from engine.text.messages import LINE_STOPS
 from engine.text.parts import LineParts, Parts
-from engine.text.reading import CallReader, Reader
+from engine.text.reading import CallReader
 from engine.text.thinking import TaggedParts, Tags
 from engine.text.vocabulary import Vocabulary
 
 # Tokens at the end of a prompt that contain a tag or header with which the reply begins.
 _PROMPT_END = 32
-
-
-class Encoder(Reader, Protocol):
-    """Encodes chats to prompts and reads replies, as `EncoderPool` does. Any thread may call it;
-    its methods block.
-    """
-
-    def encode(
-        self,
-        messages: Sequence[ChatMessage],
-        context: Context | None,
-        arguments: Mapping[str, object] = ...,
-    ) -> list[int]: ...
-
-    def common_prefix(
-        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = ...
-    ) -> list[int]: ...
-
-    def encode_text(self, text: str, *, is_whole: bool) -> list[int]: ...
-
-    def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]: ...
 
 
 class ChatCodec:
@@ -93,7 +72,7 @@ class ChatCodec:
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
         """See `ChatEncoder.encode`."""
-        return self._encoder.encode(messages, context, arguments)
+        return self._encoder.run(PromptJob(tuple(messages), context, arguments))
 
     def go_on(
         self,
@@ -126,18 +105,18 @@ class ChatCodec:
             context = None
         prompt = self.encode(messages[:-1], context, arguments)
         is_open = self.is_open(prompt, arguments)
-        reply = self._encoder.encode_begun(messages[-1], is_open=is_open)
+        reply = self._encoder.run(BegunJob(messages[-1], is_open))
         return [*prompt, *reply], len(reply)
 
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
         """See `ChatEncoder.common_prefix`."""
-        return self._encoder.common_prefix(messages, arguments)
+        return self._encoder.run(PrefixJob(tuple(messages), arguments))
 
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
         """See `ChatEncoder.encode_text`."""
-        return self._encoder.encode_text(text, is_whole=is_whole)
+        return self._encoder.run(TextJob(text, is_whole))
 
     def is_open(
         self, prompt: Sequence[int], arguments: Mapping[str, object] | None = NO_ARGUMENTS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection
 
 from engine.api.errors import InvalidRequestError, UnavailableError, cause_of
 from engine.api.structure import Structure
@@ -15,21 +14,12 @@ from engine.structure.compiler import Compiler
 from engine.structure.grammar import Grammar
 from engine.structure.lead import Lead
 from engine.structure.words import Words
+from engine.text.job import Encoder, StructureJob, WordsJob
 
 log = logging.getLogger(__name__)
 
 # Most take some 100 KB each, and the largest allowed ones some 50 MB.
 MAX_GRAMMARS = 64
-
-
-class Trial(Protocol):
-    """Compiles in another process, as `EncoderPool` does; its methods block."""
-
-    def words(self) -> list[bytes]: ...
-
-    def try_structure(
-        self, structure: Structure, lead: Lead, ends: Sequence[int], size: int
-    ) -> str: ...
 
 
 class Grammars:
@@ -40,7 +30,7 @@ class Grammars:
     in this one if that succeeds.
 
     Args:
-        trial: a compiler of the same model, in another process.
+        encoder: of the same model, in another process.
         special: ids that text never encodes to.
         ends: ids that end an output.
         size: number of the model's logits.
@@ -50,10 +40,10 @@ class Grammars:
     """
 
     def __init__(
-        self, trial: Trial, special: Collection[int], ends: Collection[int], size: int
+        self, encoder: Encoder, special: Collection[int], ends: Collection[int], size: int
     ) -> None:
         self.ends = frozenset(ends)
-        self._trial = trial
+        self._encoder = encoder
         self._special = special
         self._ends = tuple(sorted(ends))
         self._size = size
@@ -97,7 +87,7 @@ class Grammars:
                 "model",
                 "structure",
             )
-        rules = self._trial.try_structure(structure, lead, self._ends, self._size)
+        rules = self._encoder.run(StructureJob(structure, lead, self._ends, self._size))
         grammar = self._compiler_here().compile(rules, structure.kind)
         with self._lock:
             self._kept[key] = grammar
@@ -112,7 +102,7 @@ class Grammars:
     def _compiler_here(self) -> Compiler:
         with self._making:
             if self._compiler is None:
-                words = self._trial.words()
+                words = self._encoder.run(WordsJob())
                 self._compiler = Compiler(Words.of(words, self._special, self._ends, self._size))
                 trim_heap()  # 40 MB of 262,144 words
             return self._compiler

@@ -1,4 +1,8 @@
-"""Jobs: requests to an encoder's process, their limits, and the answers."""
+"""Jobs: what an encoder does, within which limits, and how its process is asked and answers.
+
+A job travels to the process by pickle. The answer is plain data, because the process runs a model's
+own code on text from strangers.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,23 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from engine.api.client import ChatMessage
-from engine.api.errors import EngineError, InvalidRequestError
+from engine.api.errors import EngineError, InvalidRequestError, cause_of
 from engine.api.stream import Context
 from engine.api.structure import Structure
 from engine.api.tools import ToolUse
 from engine.structure.compiler import STACK_BYTES
 from engine.structure.lead import Lead
 from engine.text.openings import Openings
+
+if TYPE_CHECKING:
+    from engine.text.encoder import ChatEncoder
+
+T = TypeVar("T")
 
 MIB = 1 << 20
 # On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
@@ -28,13 +37,32 @@ _SECONDS_PER_BYTE = 20e-6
 _JOB_MEMORY = 512 * MIB
 _MEMORY_PER_BYTE = 1024
 
-_WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE = b"w", b"t", b"r", b"c", b"u"
-_WORDS, _RULES, _OPENINGS = b"s", b"g", b"o"
+_RESULT, _REFUSAL, _UNREADABLE = b"a", b"r", b"u"
+_WHOLE, _TAIL = b"w", b"t"
 _BYTES_PER_TOKEN = 4
 
 
-class Job(ABC):
-    """A request to a process.
+class Encoder(Protocol):
+    """Runs jobs for one model, as `EncoderPool` does. Any thread may call it; it blocks."""
+
+    def run(self, job: Job[T]) -> T:
+        """Run a job.
+
+        Raises:
+            InvalidRequestError: the job is refused, or takes too much time or memory.
+            UnreadableError: the model's response template cannot read the reply.
+            EngineError: the process ended, or none can be started.
+            UnavailableError: the model was closed.
+        """
+        ...
+
+
+class UnreadableError(EngineError):
+    """The model's response template cannot read the reply."""
+
+
+class Job(ABC, Generic[T]):
+    """Work for an encoder, which results in a `T`.
 
     Attributes:
         name, failure: the work, and its failure, as text for errors.
@@ -80,34 +108,197 @@ class Job(ABC):
         text = f"{self.failure}: {self.doer} broke down over it: {words}"
         return InvalidRequestError(text, self.param)
 
+    @abstractmethod
+    def run(self, encoder: ChatEncoder) -> T:
+        """Do the work; may raise anything."""
+
+    @abstractmethod
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        """Do the work, and pack its result."""
+
+    @abstractmethod
+    def unpack(self, packed: bytes) -> T:
+        """Unpack the result of `pack`."""
+
+    def answer(self, encoder: ChatEncoder) -> bytes:
+        """Do the work in a process; returns the answer, even of a failure."""
+        try:
+            return _RESULT + self.pack(encoder)
+        except BaseException as error:  # a panic of tokenizers is not an Exception
+            return self._failed(error)
+
+    def read(self, answer: bytes) -> T:
+        """Read the answer of a process.
+
+        Raises:
+            InvalidRequestError: it is a refusal.
+            UnreadableError: see there.
+        """
+        kind, packed = answer[:1], answer[1:]
+        if kind == _REFUSAL:
+            raise InvalidRequestError(*json.loads(packed))
+        if kind == _UNREADABLE:
+            raise UnreadableError(packed.decode())
+        return self.unpack(packed)
+
+    def _failed(self, error: BaseException) -> bytes:
+        if isinstance(error, MemoryError):
+            error = self.greedy()
+        elif not isinstance(error, InvalidRequestError):
+            error = InvalidRequestError(f"{self.failure}: {cause_of(error)}", self.param)
+        return _REFUSAL + json.dumps([error.message, error.param]).encode()
+
+
+class _Encoding(Job[list[int]]):
+    """A job that results in token ids."""
+
+    __slots__ = ()
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        return array("I", self.run(encoder)).tobytes()
+
+    def unpack(self, packed: bytes) -> list[int]:
+        token_ids = array("I")
+        token_ids.frombytes(packed)
+        return token_ids.tolist()
+
+
+class _Question(Job[T]):
+    """A question about a model, which takes no text."""
+
+    __slots__ = ()
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
-class PromptJob(Job):
-    """A prompt to encode.
-
-    Attributes:
-        messages: the chat, or the shared beginning of chats.
-        context: as for `ChatEncoder.encode`, but with only its last id, because sending 32,000 ids
-            there and back would take milliseconds.
-        common: whether to compute `ChatEncoder.common_prefix` instead of a prompt.
-        arguments: arguments of the chat template, by name.
-    """
+class PromptJob(_Encoding):
+    """A prompt to encode (`ChatEncoder.encode`)."""
 
     messages: tuple[ChatMessage, ...]
     context: Context | None = None
-    common: bool = False
     arguments: Mapping[str, object] = field(default_factory=dict)
     name: ClassVar[str] = "encoding the prompt"
     failure: ClassVar[str] = "the prompt cannot be encoded"
     doer: ClassVar[str] = "the model's chat template or tokenizer"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Only the context's last id is sent, because sending 32,000 ids there and back would take
+        # milliseconds.
+        last = self.context and replace(self.context, token_ids=self.context.token_ids[-1:])
+        return PromptJob, (self.messages, last, dict(self.arguments))
+
     @property
     def num_bytes(self) -> int:
         return num_bytes(self.messages) + len(json.dumps(self.arguments))
 
+    def run(self, encoder: ChatEncoder) -> list[int]:
+        return encoder.encode(self.messages, self.context, self.arguments)
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        if self.context is not None:
+            tail = encoder.encode_after(self.messages, self.context, self.arguments)
+            if tail is not None:
+                return _TAIL + array("I", tail).tobytes()
+        whole = encoder.encode(self.messages, None, self.arguments)
+        return _WHOLE + array("I", whole).tobytes()
+
+    def unpack(self, packed: bytes) -> list[int]:
+        token_ids = _Encoding.unpack(self, packed[1:])
+        if packed[:1] == _TAIL and self.context is not None:
+            return [*self.context.token_ids, *token_ids]
+        return token_ids
+
 
 @dataclass(frozen=True, slots=True)
-class ReplyJob(Job):
+class PrefixJob(_Encoding):
+    """A beginning of chats whose tokens they share (`ChatEncoder.common_prefix`)."""
+
+    messages: tuple[ChatMessage, ...]
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    name: ClassVar[str] = PromptJob.name
+    failure: ClassVar[str] = PromptJob.failure
+    doer: ClassVar[str] = PromptJob.doer
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes(self.messages) + len(json.dumps(self.arguments))
+
+    def run(self, encoder: ChatEncoder) -> list[int]:
+        return encoder.common_prefix(self.messages, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class TextJob(_Encoding):
+    """A text to encode (`ChatEncoder.encode_text`)."""
+
+    text: str
+    is_whole: bool
+    name: ClassVar[str] = "encoding the text"
+    failure: ClassVar[str] = "the text cannot be encoded"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    @property
+    def num_bytes(self) -> int:
+        return text_bytes(self.text)
+
+    def run(self, encoder: ChatEncoder) -> list[int]:
+        return encoder.encode_text(self.text, is_whole=self.is_whole)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunJob(_Encoding):
+    """A partial reply to encode (`ChatEncoder.encode_begun`)."""
+
+    reply: ChatMessage
+    is_open: bool
+    name: ClassVar[str] = "encoding the reply"
+    failure: ClassVar[str] = "the reply cannot be gone on with"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes([self.reply])
+
+    def run(self, encoder: ChatEncoder) -> list[int]:
+        return encoder.encode_begun(self.reply, is_open=self.is_open)
+
+
+@dataclass(frozen=True, slots=True)
+class EndsJob(_Encoding, _Question[list[int]]):
+    """The tokens that end a reply by the chat template (`ChatEncoder.turn_ends`)."""
+
+    name: ClassVar[str] = "finding out how replies end"
+    failure: ClassVar[str] = "how replies end cannot be found out"
+    doer: ClassVar[str] = "the model's chat template"
+
+    def run(self, encoder: ChatEncoder) -> list[int]:
+        return encoder.turn_ends()
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningsJob(_Question[Openings]):
+    """The openings of tool calls (`ChatEncoder.openings`)."""
+
+    name: ClassVar[str] = "finding out how tool calls begin"
+    failure: ClassVar[str] = "how tool calls begin cannot be found out"
+    doer: ClassVar[str] = "the model's chat template or response template"
+
+    def run(self, encoder: ChatEncoder) -> Openings:
+        return encoder.openings()
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        return json.dumps(self.run(encoder)).encode()
+
+    def unpack(self, packed: bytes) -> Openings:
+        texts, flaw = json.loads(packed)
+        return Openings(None if texts is None else tuple(texts), flaw)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyJob(Job[ToolUse | None]):
     """A reply whose tool calls are to be read (`engine.text.calls.read_calls`)."""
 
     prompt: tuple[int, ...]
@@ -122,79 +313,54 @@ class ReplyJob(Job):
     def num_bytes(self) -> int:
         return _BYTES_PER_TOKEN * (len(self.prompt) + len(self.reply)) + len(json.dumps(self.tools))
 
+    def run(self, encoder: ChatEncoder) -> ToolUse | None:
+        return encoder.read_calls(self.prompt, self.reply, self.tools, is_open=self.is_open)
 
-@dataclass(frozen=True, slots=True)
-class OpeningsJob(Job):
-    """A request for the openings of tool calls (`ChatEncoder.openings`)."""
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        use = self.run(encoder)
+        return json.dumps(None if use is None else asdict(use)).encode()
 
-    name: ClassVar[str] = "finding out how tool calls begin"
-    failure: ClassVar[str] = "how tool calls begin cannot be found out"
-    doer: ClassVar[str] = "the model's chat template or response template"
+    def unpack(self, packed: bytes) -> ToolUse | None:
+        use = json.loads(packed)
+        return None if use is None else ToolUse.load(use)
 
-    @property
-    def num_bytes(self) -> int:
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class EndsJob(Job):
-    """A request for the tokens that end a reply by the chat template (`ChatEncoder.turn_ends`)."""
-
-    name: ClassVar[str] = "finding out how replies end"
-    failure: ClassVar[str] = "how replies end cannot be found out"
-    doer: ClassVar[str] = "the model's chat template"
-
-    @property
-    def num_bytes(self) -> int:
-        return 0
+    def _failed(self, error: BaseException) -> bytes:
+        if isinstance(error, MemoryError):
+            return Job._failed(self, error)
+        return _UNREADABLE + cause_of(error).encode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
-class TextJob(Job):
-    """A text to encode by `ChatEncoder.encode_text`."""
-
-    text: str
-    is_whole: bool
-    name: ClassVar[str] = "encoding the text"
-    failure: ClassVar[str] = "the text cannot be encoded"
-    doer: ClassVar[str] = "the model's tokenizer"
-
-    @property
-    def num_bytes(self) -> int:
-        return text_bytes(self.text)
-
-
-@dataclass(frozen=True, slots=True)
-class BegunJob(Job):
-    """A partial reply to encode by `ChatEncoder.encode_begun`."""
-
-    reply: ChatMessage
-    is_open: bool
-    name: ClassVar[str] = "encoding the reply"
-    failure: ClassVar[str] = "the reply cannot be gone on with"
-    doer: ClassVar[str] = "the model's tokenizer"
-
-    @property
-    def num_bytes(self) -> int:
-        return num_bytes([self.reply])
-
-
-@dataclass(frozen=True, slots=True)
-class WordsJob(Job):
-    """A request for the bytes of each token, by id."""
+class WordsJob(_Question[list[bytes]]):
+    """The bytes of each token, by id (`ChatEncoder.words`)."""
 
     name: ClassVar[str] = "spelling the vocabulary"
     failure: ClassVar[str] = "the vocabulary cannot be spelled"
     doer: ClassVar[str] = "the model's tokenizer"
 
-    @property
-    def num_bytes(self) -> int:
-        return 0
+    def run(self, encoder: ChatEncoder) -> list[bytes]:
+        return encoder.words()
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        words = self.run(encoder)
+        lengths = array("I", map(len, words))
+        return array("I", (len(words),)).tobytes() + lengths.tobytes() + b"".join(words)
+
+    def unpack(self, packed: bytes) -> list[bytes]:
+        numbers = array("I")
+        width = numbers.itemsize
+        numbers.frombytes(packed[:width])
+        begin = width + width * numbers[0]
+        lengths = array("I")
+        lengths.frombytes(packed[width:begin])
+        bounds = accumulate(lengths, initial=begin)
+        return [packed[start:end] for start, end in pairwise(bounds)]
 
 
 @dataclass(frozen=True, slots=True)
-class StructureJob(Job):
-    """A structure to compile, to find out whether that ends within bounds.
+class StructureJob(_Question[str]):
+    """A structure to compile, to find out whether that ends within bounds. Its cost depends on its
+    content, not on its length.
 
     Attributes:
         ends: token ids that end an output.
@@ -211,9 +377,14 @@ class StructureJob(Job):
     param: ClassVar[str] = "structure"
     stack: ClassVar[int] = STACK_BYTES
 
-    @property
-    def num_bytes(self) -> int:
-        return 0  # The cost of compiling depends on the source's content, not on its length.
+    def run(self, encoder: ChatEncoder) -> str:
+        return encoder.try_structure(self.structure, self.lead, self.ends, self.size)
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        return self.run(encoder).encode()
+
+    def unpack(self, packed: bytes) -> str:
+        return packed.decode()
 
 
 def text_bytes(text: str) -> int:
@@ -232,118 +403,3 @@ def num_bytes(messages: Sequence[ChatMessage]) -> int:
         )
         if isinstance(text, str)
     )
-
-
-def pack_ids(token_ids: Sequence[int], *, is_tail: bool = False) -> bytes:
-    """Pack the token ids of a prompt; if `is_tail`, only those after the context's."""
-    return (_TAIL if is_tail else _WHOLE) + array("I", token_ids).tobytes()
-
-
-def pack_refusal(error: EngineError) -> bytes:
-    """Pack an error as an answer; `param` names the field at fault."""
-    return _REFUSAL + json.dumps([error.message, error.param]).encode()
-
-
-def pack_use(use: ToolUse | None) -> bytes:
-    """Pack the tool calls of a reply."""
-    return _CALLS + json.dumps(None if use is None else asdict(use)).encode()
-
-
-def pack_words(words: Sequence[bytes]) -> bytes:
-    """Pack the bytes of each token."""
-    lengths = array("I", map(len, words))
-    return _WORDS + array("I", (len(words),)).tobytes() + lengths.tobytes() + b"".join(words)
-
-
-def pack_rules(rules: str) -> bytes:
-    """Pack a compiled grammar."""
-    return _RULES + rules.encode()
-
-
-def pack_openings(openings: Openings) -> bytes:
-    """Pack the openings of tool calls."""
-    return _OPENINGS + json.dumps(openings).encode()
-
-
-def pack_unreadable(why: str) -> bytes:
-    return _UNREADABLE + why.encode(errors="replace")
-
-
-class UnreadableError(EngineError):
-    """The model's response template cannot read the reply."""
-
-
-def read_use(answer: bytes) -> ToolUse | None:
-    """Unpack the tool calls of a reply.
-
-    Raises:
-        UnreadableError: the reply cannot be read.
-        InvalidRequestError: the answer is a refusal.
-    """
-    if answer[:1] == _UNREADABLE:
-        raise UnreadableError(answer[1:].decode())
-    _check(answer)
-    told = json.loads(answer[1:])
-    return None if told is None else ToolUse.load(told)
-
-
-def read_words(answer: bytes) -> list[bytes]:
-    """Unpack the bytes of each token.
-
-    Raises:
-        InvalidRequestError: the answer is a refusal.
-    """
-    _check(answer)
-    numbers = array("I")
-    width = numbers.itemsize
-    first = 1 + width
-    numbers.frombytes(answer[1:first])
-    begin = first + width * numbers[0]
-    lengths = array("I")
-    lengths.frombytes(answer[first:begin])
-    bounds = accumulate(lengths, initial=begin)
-    return [answer[start:end] for start, end in pairwise(bounds)]
-
-
-def read_rules(answer: bytes) -> str:
-    """Unpack a compiled grammar.
-
-    Raises:
-        InvalidRequestError: the answer is a refusal.
-    """
-    _check(answer)
-    return answer[1:].decode()
-
-
-def read_openings(answer: bytes) -> Openings:
-    """Unpack the openings of tool calls.
-
-    Raises:
-        InvalidRequestError: the answer is a refusal.
-    """
-    _check(answer)
-    texts, flaw = json.loads(answer[1:])
-    return Openings(None if texts is None else tuple(texts), flaw)
-
-
-def _check(answer: bytes) -> None:
-    """Raises InvalidRequestError if the answer is a refusal."""
-    if answer[:1] == _REFUSAL:
-        raise InvalidRequestError(*json.loads(answer[1:]))
-
-
-def read_answer(answer: bytes, context: Context | None) -> list[int]:
-    """Unpack the token ids of the prompt.
-
-    Args:
-        context: the context before it was cut to its last id.
-
-    Raises:
-        InvalidRequestError: the answer is a refusal.
-    """
-    _check(answer)
-    token_ids = array("I")
-    token_ids.frombytes(answer[1:])
-    if answer[:1] == _TAIL and context is not None:
-        return [*context.token_ids, *token_ids]
-    return token_ids.tolist()

@@ -5,39 +5,18 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from typing import Any, TypeVar
 
-from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, ModelError, UnavailableError
-from engine.api.stream import Context
-from engine.api.structure import Structure
-from engine.api.tools import ToolUse
-from engine.structure.lead import Lead
-from engine.text.arguments import NO_ARGUMENTS
-from engine.text.job import (
-    JOB_SECONDS,
-    BegunJob,
-    EndsJob,
-    Job,
-    OpeningsJob,
-    PromptJob,
-    ReplyJob,
-    StructureJob,
-    TextJob,
-    WordsJob,
-    read_answer,
-    read_openings,
-    read_rules,
-    read_use,
-    read_words,
-)
-from engine.text.openings import Openings
+from engine.text.job import JOB_SECONDS, Job
 from engine.text.process import EncoderProcess, KilledError
 from engine.text.worker import Start
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # A second process serves others while the first is stuck or has long prompts. Each has 70 MB beside
 # its tokenizer. It starts in 2 to 3 s of a core, most of it the import of transformers.
@@ -97,71 +76,20 @@ class EncoderPool:
         assert self._start is not None
         self._start = self._start._replace(tokenizer=pickle.dumps(tokenizer))
 
-    def encode(
-        self,
-        messages: Sequence[ChatMessage],
-        context: Context | None,
-        arguments: Mapping[str, object] = NO_ARGUMENTS,
-    ) -> list[int]:
-        """See `ChatEncoder.encode`; blocks.
+    def run(self, job: Job[T]) -> T:
+        """Run a job, and again if its process was killed: most likely the system or an operator did
+        that, not the job. A job that crashes its process is not retried.
 
         Raises:
-            InvalidRequestError: as there; or it takes too much time or memory.
-            EngineError: the process ended, or none can be started.
+            InvalidRequestError, UnreadableError, EngineError: see `Encoder.run`.
             ClosedError: the pool was closed.
         """
-        last = context and replace(context, token_ids=context.token_ids[-1:])
-        job = PromptJob(tuple(messages), last, arguments=dict(arguments))
-        return read_answer(self._run(job), context)
-
-    def common_prefix(
-        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
-    ) -> list[int]:
-        """See `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
-        job = PromptJob(tuple(messages), common=True, arguments=dict(arguments))
-        return read_answer(self._run(job), None)
-
-    def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
-        """See `ChatEncoder.encode_text`; blocks, and raises as `encode`."""
-        return read_answer(self._run(TextJob(text, is_whole)), None)
-
-    def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
-        """See `ChatEncoder.encode_begun`; blocks, and raises as `encode`."""
-        return read_answer(self._run(BegunJob(reply, is_open)), None)
-
-    def read_calls(
-        self,
-        prompt: Sequence[int],
-        reply: Sequence[int],
-        tools: Sequence[Mapping[str, object]],
-        *,
-        is_open: bool,
-    ) -> ToolUse | None:
-        """See `engine.text.calls.read_calls`; blocks.
-
-        Raises:
-            UnreadableError: `read_calls` raised.
-            EngineError: as `encode`.
-        """
-        return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools), is_open)))
-
-    def openings(self) -> Openings:
-        """See `ChatEncoder.openings`; blocks, and raises as `encode`."""
-        return read_openings(self._run(OpeningsJob()))
-
-    def turn_ends(self) -> list[int]:
-        """See `ChatEncoder.turn_ends`; blocks, and raises as `encode`."""
-        return read_answer(self._run(EndsJob()), None)
-
-    def words(self) -> list[bytes]:
-        """See `ChatEncoder.words`; blocks, and raises as `encode`."""
-        return read_words(self._run(WordsJob()))
-
-    def try_structure(
-        self, structure: Structure, lead: Lead, ends: Sequence[int], size: int
-    ) -> str:
-        """See `ChatEncoder.try_structure`; blocks, and raises as `encode`."""
-        return read_rules(self._run(StructureJob(structure, lead, tuple(ends), size)))
+        try:
+            answer = self._run(job)
+        except KilledError as error:
+            log.warning("%s; another process does what it had to do", error)
+            answer = self._run(job)
+        return job.read(answer)
 
     def ready(self) -> None:
         """Wait for the first process.
@@ -200,17 +128,7 @@ class EncoderPool:
         for process in idle:
             process.close()
 
-    def _run(self, job: Job) -> bytes:
-        """Run a job, and again if its process was killed: most likely the system or an operator did
-        that, not the job. A job that crashes its process is not retried.
-        """
-        try:
-            return self._run_once(job)
-        except KilledError as error:
-            log.warning("%s; another process does what it had to do", error)
-            return self._run_once(job)
-
-    def _run_once(self, job: Job) -> bytes:
+    def _run(self, job: Job[Any]) -> bytes:
         process = self._take()
         try:
             process.ready()

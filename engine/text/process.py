@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.api.errors import EngineError, ModelError
 from engine.text.job import Job
@@ -153,7 +153,7 @@ class EncoderProcess:
             raise ModelError(f"the model's tokenizer cannot be used: {trouble.decode()}")
         self.is_ready = True
 
-    def run(self, job: Job) -> bytes:
+    def run(self, job: Job[Any]) -> bytes:
         """Run a job; returns the answer. After an error, the process has ended.
 
         Raises:

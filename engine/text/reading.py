@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from engine.api.errors import EngineError
 from engine.api.tools import ToolUse
-from engine.text.job import UnreadableError
-from engine.text.openings import Openings
+from engine.text.job import Encoder, OpeningsJob, ReplyJob, UnreadableError
 from engine.text.pool import ClosedError
 
 log = logging.getLogger(__name__)
@@ -19,21 +17,6 @@ log = logging.getLogger(__name__)
 _PROMPT_END = 1024
 
 
-class Reader(Protocol):
-    """Reads tool calls in another process, as `EncoderPool` does; it blocks."""
-
-    def read_calls(
-        self,
-        prompt: Sequence[int],
-        reply: Sequence[int],
-        tools: Sequence[Mapping[str, object]],
-        *,
-        is_open: bool,
-    ) -> ToolUse | None: ...
-
-    def openings(self) -> Openings: ...
-
-
 class CallReader:
     """Reads the tool calls of one model's replies. Any thread may call it.
 
@@ -41,8 +24,8 @@ class CallReader:
     process, no others are read, because prompts need these processes.
     """
 
-    def __init__(self, reader: Reader, model_key: str) -> None:
-        self._reader = reader
+    def __init__(self, encoder: Encoder, model_key: str) -> None:
+        self._encoder = encoder
         self._model_key = model_key
         self._has_told = False
         self._has_given_up = False
@@ -66,7 +49,8 @@ class CallReader:
             return None
         prompt = context[max(0, num_prompt - _PROMPT_END) : num_prompt]
         try:
-            return self._reader.read_calls(prompt, context[num_prompt:], tools, is_open=is_open)
+            reply = tuple(context[num_prompt:])
+            return self._encoder.run(ReplyJob(tuple(prompt), reply, tuple(tools), is_open))
         except ClosedError:
             pass  # Another model is loaded, and only the text is sent.
         except UnreadableError as error:
@@ -84,7 +68,7 @@ class CallReader:
         takes too long to find out. Blocks.
         """
         try:
-            found = self._reader.openings()
+            found = self._encoder.run(OpeningsJob())
         except EngineError as error:
             self._tell(f"replies to requests with tools are told at their ends: {error}")
             return None

@@ -14,12 +14,11 @@ import pickle
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from engine.text.wire import pack, read_frame
 
 if TYPE_CHECKING:
-    from engine.text.encoder import ChatEncoder
     from engine.text.job import Job
 
 # The program kills a process that takes too long. If the program is gone, the process ends itself,
@@ -78,68 +77,10 @@ def main() -> None:
         return
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
-        job: Job = pickle.loads(frame)
+        job: Job[Any] = pickle.loads(frame)
         with _Bounds(start.seconds + job.seconds, job.memory + job.stack):
-            answer = _run(encoder, job)
+            answer = job.answer(encoder)
         _answer(answers, answer)
-
-
-def _run(encoder: ChatEncoder, job: Job) -> bytes:
-    from engine.api.errors import InvalidRequestError, cause_of
-    from engine.text.job import ReplyJob, pack_refusal, pack_unreadable
-
-    try:
-        return _do(encoder, job)
-    except MemoryError:
-        return pack_refusal(job.greedy())
-    except BaseException as error:  # a panic of tokenizers is not an Exception
-        if isinstance(job, ReplyJob):
-            return pack_unreadable(cause_of(error))
-        if not isinstance(error, InvalidRequestError):
-            error = InvalidRequestError(f"{job.failure}: {cause_of(error)}", job.param)
-        return pack_refusal(error)
-
-
-def _do(encoder: ChatEncoder, job: Job) -> bytes:
-    from engine.text.job import (
-        BegunJob,
-        EndsJob,
-        OpeningsJob,
-        PromptJob,
-        ReplyJob,
-        StructureJob,
-        TextJob,
-        WordsJob,
-        pack_ids,
-        pack_openings,
-        pack_rules,
-        pack_use,
-        pack_words,
-    )
-
-    if isinstance(job, WordsJob):
-        return pack_words(encoder.words())
-    if isinstance(job, StructureJob):
-        return pack_rules(encoder.try_structure(job.structure, job.lead, job.ends, job.size))
-    if isinstance(job, ReplyJob):
-        use = encoder.read_calls(job.prompt, job.reply, job.tools, is_open=job.is_open)
-        return pack_use(use)
-    if isinstance(job, OpeningsJob):
-        return pack_openings(encoder.openings())
-    if isinstance(job, EndsJob):
-        return pack_ids(encoder.turn_ends())
-    if isinstance(job, TextJob):
-        return pack_ids(encoder.encode_text(job.text, is_whole=job.is_whole))
-    if isinstance(job, BegunJob):
-        return pack_ids(encoder.encode_begun(job.reply, is_open=job.is_open))
-    assert isinstance(job, PromptJob)
-    if job.common:
-        return pack_ids(encoder.common_prefix(job.messages, job.arguments))
-    if job.context is not None:
-        tail = encoder.encode_after(job.messages, job.context, job.arguments)
-        if tail is not None:
-            return pack_ids(tail, is_tail=True)
-    return pack_ids(encoder.encode(job.messages, None, job.arguments))
 
 
 def _answer(answers: BinaryIO, content: bytes) -> None:

@@ -16,6 +16,7 @@ from engine.model.script import Script, short_script
 from engine.native import kernels
 from engine.text.encoder import ChatEncoder
 from tests.support.checkpoints import save_checkpoint
+from tests.support.encoding import Here
 
 # Tiny operators gain nothing from a second thread and lose much where the cores are shared.
 torch.set_num_threads(1)
@@ -58,14 +59,14 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-class EncoderHere(ChatEncoder):
+class EncoderHere(Here):
     """Encodes as the pool's processes do, in this one."""
 
     def __init__(self) -> None: ...
 
     def begin(self, tokenizer: Any, key: str, *, begins_thinking: bool) -> None:
         sent = pickle.loads(pickle.dumps(tokenizer))
-        super().__init__(sent, key, begins_thinking=begins_thinking)
+        super().__init__(ChatEncoder(sent, key, begins_thinking=begins_thinking))
 
     def keep(self, tokenizer: Any) -> None: ...
 

@@ -22,6 +22,7 @@ from engine.model.program.verify import MismatchError
 from engine.model.registry import Registry
 from engine.model.trace import trace
 from tests.support.checkpoints import save_checkpoint
+from tests.support.encoding import Here
 from tests.support.loading import SMALL, Recorded
 from tests.support.native import kernels_or_skip
 from tests.support.zoo import MAX_LEN, VOCAB_SIZE, tiny_model
@@ -45,7 +46,7 @@ class Words:
     def __init__(self) -> None:
         self.asked: list[Sequence[ChatMessage]] = []
 
-    def encode(self, messages: Sequence[ChatMessage], context: None) -> list[int]:
+    def encode(self, messages: Sequence[ChatMessage], *_: object) -> list[int]:
         self.asked.append(messages)
         return [len(word) for one in messages for word in (one.role, *one.content.split())]
 
@@ -91,8 +92,8 @@ def copy_of(changed: object) -> torch.nn.Module:
 def test_the_text_is_the_same_each_time_and_has_its_size() -> None:
     first, second = Words(), Words()
     sample = Sample(3, 50)
-    text = fixed_text(first, sample)
-    assert text == fixed_text(second, sample)
+    text = fixed_text(Here(first), sample)
+    assert text == fixed_text(Here(second), sample)
     assert text is not None
     assert [len(row) for row in text] == [50, 50, 50]
     assert {one.role for one in first.asked[0]} == {"user", "assistant"}
@@ -101,10 +102,10 @@ def test_the_text_is_the_same_each_time_and_has_its_size() -> None:
 
 def test_a_template_that_does_not_take_it_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     class Refusing(Words):
-        def encode(self, messages: Sequence[ChatMessage], context: None) -> list[int]:
+        def encode(self, messages: Sequence[ChatMessage], *_: object) -> list[int]:
             raise InvalidRequestError("roles must alternate", "messages")
 
-    assert fixed_text(Refusing(), AT_LOAD) is None
+    assert fixed_text(Here(Refusing()), AT_LOAD) is None
     assert "what quantizing changes is not measured: roles must alternate" in caplog.text
 
 

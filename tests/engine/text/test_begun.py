@@ -15,10 +15,11 @@ from engine.text.begun import begun_text
 from engine.text.channels import Channels
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
+from engine.text.job import BegunJob
 from engine.text.processor import OutputProcessor
 from engine.text.thinking import Tags
 from engine.text.vocabulary import Vocabulary
-from tests.support.encoding import start_pool
+from tests.support.encoding import Here, start_pool
 
 KEY = "model@revision:float32"
 TEMPLATE = (
@@ -34,7 +35,7 @@ REPLY = "<think>\nthe cat 日本語\n</think>\n\nit is not on the mat. 👩‍�
 @pytest.fixture
 def codec(byte_level: PreTrainedTokenizerFast) -> ChatCodec:
     byte_level.chat_template = TEMPLATE
-    return ChatCodec(Vocabulary(byte_level), ChatEncoder(byte_level, KEY), KEY)
+    return ChatCodec(Vocabulary(byte_level), Here(ChatEncoder(byte_level, KEY)), KEY)
 
 
 def stream_of(
@@ -198,6 +199,6 @@ def test_a_process_encodes_it(byte_level: PreTrainedTokenizerFast) -> None:
     pool = start_pool(byte_level, KEY)
     try:
         here = ChatEncoder(byte_level, KEY).encode_begun(reply, is_open=False)
-        assert pool.encode_begun(reply, is_open=False) == here
+        assert pool.run(BegunJob(reply, False)) == here
     finally:
         pool.close()

@@ -19,12 +19,13 @@ from engine.api.tools import ToolCall, ToolUse
 from engine.batch.plan import End, TokenOutput
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
+from engine.text.job import PromptJob
 from engine.text.openings import states_calls
 from engine.text.pool import EncoderPool
 from engine.text.processor import Ending, OutputProcessor
 from engine.text.reading import CallReader
 from engine.text.vocabulary import Vocabulary
-from tests.support.encoding import start_pool
+from tests.support.encoding import Here, start_pool
 from tests.support.tool_calling import RESPONSE, TEMPLATE, TOOLS, call, tool_calling
 
 KEY = "model@revision:float32"
@@ -194,7 +195,7 @@ class TestInProcesses:
         assert "all replies stay text from here on: the reply cannot be read" in caplog.text
         assert "did not come to an end within 0.5" in caplog.text
         question = [ChatMessage("user", "the cat?")]
-        assert hostile.encode(question, None) == list(prompt)
+        assert hostile.run(PromptJob(tuple(question))) == list(prompt)
 
     def test_junk_and_much_of_it_stays_text(
         self, tokenizer: PreTrainedTokenizerFast, caplog: pytest.LogCaptureFixture
@@ -227,7 +228,7 @@ class TestReplies:
     def test_it_streams_with_its_calls_and_ends_when_they_are_read(
         self, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
+        codec = ChatCodec(Vocabulary(tokenizer), Here(ChatEncoder(tokenizer, KEY)), KEY)
         unread: list[Ending] = []
         processor = OutputProcessor(codec, lambda _: None, unread.append)
         stream, sampling = RequestStream("r"), SamplingParams(tools=TOOLS)

@@ -9,12 +9,13 @@ from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
 from engine.text.job import num_bytes
 from engine.text.vocabulary import Vocabulary
+from tests.support.encoding import Here
 
 KEY = "model@revision:float32"
 
 
 def codec_of(tokenizer: PreTrainedTokenizerFast) -> ChatCodec:
-    return ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
+    return ChatCodec(Vocabulary(tokenizer), Here(ChatEncoder(tokenizer, KEY)), KEY)
 
 
 def test_token_ids_are_held_to_the_vocabulary(byte_level: PreTrainedTokenizerFast) -> None:

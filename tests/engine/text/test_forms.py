@@ -16,6 +16,7 @@ from engine.api.client import ChatMessage
 from engine.api.tools import ToolCall, ToolUse
 from engine.text.encoder import ChatEncoder
 from engine.text.forms import begins_call
+from engine.text.job import PromptJob, ReplyJob
 from engine.text.reading import CallReader
 from tests.support.encoding import start_pool
 from tests.support.tool_calling import tool_calling
@@ -359,8 +360,8 @@ def test_a_template_that_tells_of_no_form_leaves_calls_as_text_and_says_so_once(
             assert CallReader(pool, "model").openings() == ()
         (line,) = caplog.messages
         assert line.startswith("model: tool calls stay text, but for replies that begin with one")
-        assert pool.encode([QUESTION], None, {"tools": list(TOOLS)})
+        assert pool.run(PromptJob((QUESTION,), None, {"tools": list(TOOLS)}))
         prompt, reply = ids(model.tokenizer, "x"), ids(model.tokenizer, "<tool_call>{}")
-        assert pool.read_calls(prompt, reply, TOOLS, is_open=False) is None
+        assert pool.run(ReplyJob(tuple(prompt), tuple(reply), tuple(TOOLS), False)) is None
     finally:
         pool.close()

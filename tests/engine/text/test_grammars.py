@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -16,9 +18,9 @@ from engine.text import grammars
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
 from engine.text.grammars import Grammars
-from engine.text.job import StructureJob, pack_words, read_words
+from engine.text.job import StructureJob, TextJob, WordsJob
 from engine.text.vocabulary import Vocabulary
-from tests.support.encoding import start_pool
+from tests.support.encoding import Here, start_pool
 from tests.support.structures import ENDS, SIZE, SPECIAL, UTF8, allowed, ids_of
 
 KEY = "model@revision:float32"
@@ -48,7 +50,7 @@ class Trial:
 def test_a_structure_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars, "MAX_GRAMMARS", 2)
     trial = Trial()
-    some = Grammars(trial, SPECIAL, ENDS, SIZE)
+    some = Grammars(Here(trial), SPECIAL, ENDS, SIZE)
     first = some.grammar(YES, NO_LEAD)
     assert allowed(first.matcher(ids_of("ye"))) == {ord("s")}
     assert some.grammar(Structure.of({"choice": ["yes", "no"]}), NO_LEAD) is first
@@ -65,7 +67,7 @@ def test_a_structure_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_fails_on_trial_is_not_compiled_here() -> None:
     trial = Trial()
     trial.refusal = InvalidRequestError("it takes too long", "structure")
-    some = Grammars(trial, SPECIAL, ENDS, SIZE)
+    some = Grammars(Here(trial), SPECIAL, ENDS, SIZE)
     for _ in range(2):
         with pytest.raises(InvalidRequestError, match="it takes too long"):
             some.grammar(YES, NO_LEAD)
@@ -76,36 +78,38 @@ def test_what_fails_on_trial_is_not_compiled_here() -> None:
 def test_a_model_without_an_end_is_given_no_structure() -> None:
     trial = Trial()
     with pytest.raises(InvalidRequestError, match="no token that ends a reply") as caught:
-        Grammars(trial, SPECIAL, (SIZE,), SIZE).grammar(YES, NO_LEAD)
+        Grammars(Here(trial), SPECIAL, (SIZE,), SIZE).grammar(YES, NO_LEAD)
     assert (caught.value.param, trial.tried) == ("structure", [])
 
 
 def test_a_model_is_ready_for_structures_when_it_is_loaded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    some = Grammars(Trial(), SPECIAL, ENDS, SIZE)
+    some = Grammars(Here(Trial()), SPECIAL, ENDS, SIZE)
     some.prepare()
     ready = some._compiler
     assert ready is not None
     some.grammar(YES, NO_LEAD)
     assert some._compiler is ready
-    Grammars(Trial(), SPECIAL, (), SIZE).prepare()
+    Grammars(Here(Trial()), SPECIAL, (), SIZE).prepare()
     assert not caplog.messages
     broken = Trial()
     broken.words = lambda: 1 // 0  # type: ignore[method-assign]
-    Grammars(broken, SPECIAL, ENDS, SIZE).prepare()
+    Grammars(Here(broken), SPECIAL, ENDS, SIZE).prepare()
     assert "structures of replies cannot be compiled: ZeroDivisionError" in caplog.text
 
 
 def test_words_come_as_they_went() -> None:
+    job: WordsJob = WordsJob()
     for words in ([], [b""], [b"a", b"", "日本".encode(), b"\xff" * 300]):
-        assert read_words(pack_words(words)) == words
+        encoder: Any = SimpleNamespace(words=lambda words=words: words)
+        assert job.read(job.answer(encoder)) == words
 
 
 def test_a_process_tries_what_is_compiled_here(byte_level: PreTrainedTokenizerFast) -> None:
     vocabulary = Vocabulary(byte_level)
     pool = start_pool(byte_level, KEY)
-    assert pool.words() == ChatEncoder(byte_level, KEY).words()
+    assert pool.run(WordsJob()) == ChatEncoder(byte_level, KEY).words()
     (end,) = byte_level.encode("<|im_end|>", add_special_tokens=False)
     size = vocabulary.size + 3
     some = Grammars(pool, vocabulary.special, [end], size)
@@ -114,7 +118,7 @@ def test_a_process_tries_what_is_compiled_here(byte_level: PreTrainedTokenizerFa
     assert allowed(grammar.matcher(ids), size) == {end}
     with pytest.raises(InvalidRequestError, match=r"structure\.regex cannot be followed"):
         some.grammar(Structure.of({"regex": "(a"}), NO_LEAD)
-    assert len(pool.encode_text("a", is_whole=False)) == 1
+    assert len(pool.run(TextJob("a", False))) == 1
     pool.close()
 
 
@@ -126,13 +130,13 @@ def test_what_takes_too_long_is_refused(byte_level: PreTrainedTokenizerFast) -> 
     pool = start_pool(byte_level, KEY, 0.5)
     structure = Structure.of({"json_schema": QUADRATIC})
     with pytest.raises(InvalidRequestError) as caught:
-        pool.try_structure(structure, NO_LEAD, (0,), 400)
+        pool.run(StructureJob(structure, NO_LEAD, (0,), 400))
     assert caught.value.message == (
         "the structure cannot be compiled: the compiler of grammars did not come to an end within "
         "0.5 s"
     )
     assert caught.value.param == "structure"
-    assert pool.encode_text("", is_whole=False) == []  # by another process
+    assert pool.run(TextJob("", False)) == []  # by another process
     pool.close()
 
 
@@ -158,8 +162,8 @@ class TestCodec:
         encoder = ChatEncoder(tokenizer, KEY)
         self.size = vocabulary.size
         (self.end,) = tokenizer.encode("<|im_end|>", add_special_tokens=False)
-        some = Grammars(encoder, vocabulary.special, [self.end], self.size)
-        return ChatCodec(vocabulary, encoder, KEY, some)
+        some = Grammars(Here(encoder), vocabulary.special, [self.end], self.size)
+        return ChatCodec(vocabulary, Here(encoder), KEY, some)
 
     def may_say(self, tokenizer: PreTrainedTokenizerFast, grammar: Grammar, text: str) -> bool:
         """Whether a reply may be just this text."""
@@ -206,7 +210,7 @@ class TestCodec:
         assert caught.value.param == "structure"
 
     def test_some_models_are_given_none(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
+        codec = ChatCodec(Vocabulary(tokenizer), Here(ChatEncoder(tokenizer, KEY)), KEY)
         with pytest.raises(InvalidRequestError, match="structure is stated") as caught:
             codec.grammar(YES, [1], 0)
         assert caught.value.param == "structure"

@@ -9,9 +9,10 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
+from engine.text.job import PromptJob
 from engine.text.openings import Openings, openings
 from engine.text.reading import CallReader
-from tests.support.encoding import start_pool
+from tests.support.encoding import Here, start_pool
 from tests.support.tool_calling import RESPONSE, tool_calling
 
 # As the formats of models are, but for what follows the opening.
@@ -108,7 +109,7 @@ def test_an_expression_that_never_answers_ends_its_process_alone(
         with caplog.at_level(logging.WARNING):
             assert CallReader(pool, "model").openings() is None
         assert "did not come to an end within 0.5 s" in caplog.text
-        assert pool.encode([ChatMessage("user", "the cat?")], None)
+        assert pool.run(PromptJob((ChatMessage("user", "the cat?"),)))
     finally:
         pool.close()
 
@@ -121,5 +122,5 @@ def test_a_model_whose_openings_take_too_long_has_none(caplog: pytest.LogCapture
             raise InvalidRequestError("it did not come to an end", "prompt")
 
     with caplog.at_level(logging.WARNING):
-        assert CallReader(Slow(), "model").openings() is None
+        assert CallReader(Here(Slow()), "model").openings() is None
     assert "model: replies to requests with tools are told at their ends" in caplog.text

@@ -22,6 +22,7 @@ from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.model.tokenizer import FolderTokenizer
 from engine.text.encoder import ChatEncoder
+from engine.text.job import PrefixJob, PromptJob, TextJob
 from engine.text.pool import ClosedError, EncoderPool, encoding
 from engine.text.process import EncoderProcess
 from tests.support.encoding import start_pool
@@ -66,23 +67,21 @@ def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast)
     here = ChatEncoder(byte_level, KEY)
     there = start_pool(byte_level, KEY)
     first = chat("Hello 😀 <|im_end|>")
-    prompt = there.encode(first, None)
+    prompt = there.run(PromptJob(first))
     assert prompt == here.encode(first, None)
     turns, context = chat("Hello 😀 <|im_end|>", "Hi", "Why?"), Context(KEY, (*prompt, 5), 2)
-    assert there.encode(turns, context) == here.encode(turns, context)
-    assert there.encode(turns, context)[: len(prompt)] == prompt
+    assert there.run(PromptJob(turns, context)) == here.encode(turns, context)
+    assert there.run(PromptJob(turns, context))[: len(prompt)] == prompt
     system = (ChatMessage("system", "Be brief."),)
-    assert there.common_prefix(system) == here.common_prefix(system)
+    assert there.run(PrefixJob(system)) == here.common_prefix(system)
     there.close()
 
 
 def test_it_encodes_a_text_alone(byte_level: PreTrainedTokenizerFast) -> None:
     there = start_pool(byte_level, KEY)
     text = "Hello 😀 <|im_end|>"
-    assert there.encode_text(text, is_whole=False) == byte_level.encode(
-        text, add_special_tokens=False
-    )
-    assert there.encode_text("", is_whole=False) == []
+    assert there.run(TextJob(text, False)) == byte_level.encode(text, add_special_tokens=False)
+    assert there.run(TextJob("", False)) == []
 
 
 @pytest.mark.parametrize("text", ["Hello", "Hello<|im_end|>"])
@@ -106,7 +105,7 @@ def test_a_tokenizer_in_python_works() -> None:
     tokenizer = ByT5Tokenizer()
     with encoding() as there:
         there.begin(tokenizer, KEY)
-        found = there.encode(chat("Hi"), None)
+        found = there.run(PromptJob(chat("Hi")))
     assert found == ChatEncoder(tokenizer, KEY).encode(chat("Hi"), None)
     there.close()
 
@@ -129,22 +128,22 @@ def test_a_prompt_is_refused(
     pool: EncoderPool, messages: tuple[ChatMessage, ...], sentence: str, param: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=sentence) as caught:
-        pool.encode(messages, None)
+        pool.run(PromptJob(messages))
     assert caught.value.param == param
-    assert pool.encode(chat("print this"), None) == ids("print this")
+    assert pool.run(PromptJob(chat("print this"))) == ids("print this")
 
 
 def test_a_process_that_ends_takes_its_prompt_along(pool: EncoderPool) -> None:
     with pytest.raises(EngineError, match=r"^the process that encodes prompts ended: SIGKILL$"):
-        pool.encode(chat("die"), None)
-    assert pool.encode(chat("next"), None) == ids("next")
+        pool.run(PromptJob(chat("die")))
+    assert pool.run(PromptJob(chat("next"))) == ids("next")
 
 
 def test_a_prompt_whose_process_was_killed_is_tried_once_more(
     pool: EncoderPool, tmp_path: Path
 ) -> None:
     text = f"once {tmp_path / 'killed'} and then it is encoded"
-    assert pool.encode_text(text, is_whole=True) == list(map(ord, text))
+    assert pool.run(TextJob(text, True)) == list(map(ord, text))
 
 
 def test_a_process_that_is_killed_while_it_starts_takes_no_prompt_along(
@@ -164,7 +163,7 @@ def test_a_process_that_is_killed_while_it_starts_takes_no_prompt_along(
         process.kill()
         process.wait()
     monkeypatch.setattr(EncoderProcess, "ready", die_first)
-    assert pool.encode(chat("next"), None) == ids("next")
+    assert pool.run(PromptJob(chat("next"))) == ids("next")
     assert len(started) == 2
 
 
@@ -177,17 +176,17 @@ def test_a_prompt_that_crashes_its_process_is_not_tried_again(
         EncoderProcess, "run", lambda process, job: tried.append(job) or run(process, job)
     )
     with pytest.raises(InvalidRequestError, match=r"broke down over it: SIGSEGV$"):
-        pool.encode_text("crash", is_whole=True)
+        pool.run(TextJob("crash", True))
     assert len(tried) == 1
 
 
 def test_one_that_ends_between_two_prompts_takes_none_along(pool: EncoderPool) -> None:
-    pool.encode(chat("one"), None)
+    pool.run(PromptJob(chat("one")))
     assert processes()
     for process in processes():
         process.kill()
         process.wait()
-    assert pool.encode(chat("next"), None) == ids("next")
+    assert pool.run(PromptJob(chat("next"))) == ids("next")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -198,7 +197,7 @@ def test_signals_to_all_are_the_program_s(pool: EncoderPool, number: signal.Sign
     before = processes()
     for child in before:
         child.send_signal(number)
-    assert pool.encode(chat("next"), None) == ids("next")
+    assert pool.run(PromptJob(chat("next"))) == ids("next")
     assert processes() == before
 
 
@@ -209,7 +208,7 @@ def test_while_one_is_stuck_another_serves(pool: EncoderPool) -> None:
 
     def hang() -> None:
         try:
-            stuck.encode(chat("hang"), None)
+            stuck.run(PromptJob(chat("hang")))
         except EngineError as error:
             errors.append(error)
 
@@ -218,15 +217,15 @@ def test_while_one_is_stuck_another_serves(pool: EncoderPool) -> None:
     while not stuck._busy:
         time.sleep(0.001)
     before = processes()
-    assert stuck.encode(chat("next"), None) == ids("next")
-    assert stuck.encode(chat("and more"), None) == ids("and more")
+    assert stuck.run(PromptJob(chat("next"))) == ids("next")
+    assert stuck.run(PromptJob(chat("and more"))) == ids("and more")
     assert len(processes() - before) == 1  # started when a prompt had waited for a while
     stuck.close()
     thread.join(10)
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [ClosedError]
     with pytest.raises(ClosedError):
-        stuck.encode(chat("late"), None)
+        stuck.run(PromptJob(chat("late")))
 
 
 def test_a_loading_waits_for_its_process_and_starts_no_other(
@@ -262,12 +261,12 @@ def test_a_folder_may_be_removed_once_its_tokenizer_is_kept(
 ) -> None:
     byte_level.save_pretrained(tmp_path / "model")
     pool = start_pool(FolderTokenizer(tmp_path / "model"), KEY)
-    prompt = pool.encode(chat("Hello"), None)
+    prompt = pool.run(PromptJob(chat("Hello")))
     pool.keep(byte_level)
     shutil.rmtree(tmp_path / "model")
     for one in processes():
         one.kill()
-    assert pool.encode(chat("Hello"), None) == prompt
+    assert pool.run(PromptJob(chat("Hello"))) == prompt
     pool.close()
 
 
@@ -317,7 +316,7 @@ def test_a_process_starts_before_there_is_a_tokenizer() -> None:
     pool = EncoderPool()
     assert len(processes() - before) == 1
     pool.begin(UnrulyTokenizer(), KEY, SECONDS)
-    assert pool.encode(chat("Hi"), None) == ids("Hi")
+    assert pool.run(PromptJob(chat("Hi"))) == ids("Hi")
     assert len(processes() - before) == 1
     pool.close()
     with pytest.raises(ZeroDivisionError), encoding():
@@ -351,8 +350,8 @@ def test_a_real_template_or_tokenizer_at_its_worst(
     )
     pool = start_pool(wrapped, KEY, seconds)
     with pytest.raises(InvalidRequestError, match=sentence):
-        pool.encode(chat(content), None)
-    assert pool.encode(chat("word"), None) == [0]
+        pool.run(PromptJob(chat(content)))
+    assert pool.run(PromptJob(chat("word"))) == [0]
     pool.close()
 
 

@@ -28,6 +28,7 @@ from engine.text.detokenizer import Detokenizer
 from engine.text.encoder import ChatEncoder
 from engine.text.processor import Ending, OutputProcessor
 from engine.text.vocabulary import Vocabulary
+from tests.support.encoding import Here
 
 KEY = "model@revision:float32"
 TIMINGS = Timings(0.1, 0.2, 0.3, 0.3, 0.01, 0.6)
@@ -53,7 +54,7 @@ class Desk:
         self.tokenizer = tokenizer
         self.aborted: list[str] = []
         self.asking: set[str] = set()
-        codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
+        codec = ChatCodec(Vocabulary(tokenizer), Here(ChatEncoder(tokenizer, KEY)), KEY)
         self.unread: list[Ending] = []
         self.processor = OutputProcessor(codec, self.aborted.append, self.unread.append)
 

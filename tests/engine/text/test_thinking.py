@@ -20,9 +20,10 @@ from engine.batch.plan import End, TokenOutput
 from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
+from engine.text.job import PromptJob
 from engine.text.processor import OutputProcessor
 from engine.text.vocabulary import Vocabulary
-from tests.support.encoding import start_pool
+from tests.support.encoding import Here, start_pool
 
 KEY = "model@revision:float32"
 
@@ -76,7 +77,7 @@ class Model:
         begins = begins_thinking
         self.encoder = ChatEncoder(self.tokenizer, KEY, begins_thinking=begins)
         vocabulary = Vocabulary(self.tokenizer)
-        self.codec = ChatCodec(vocabulary, self.encoder, KEY, begins_thinking=begins)
+        self.codec = ChatCodec(vocabulary, Here(self.encoder), KEY, begins_thinking=begins)
         self.processor = OutputProcessor(self.codec, lambda _: None, lambda _: None)
 
     def ids(self, text: str) -> list[int]:
@@ -268,20 +269,20 @@ def test_a_template_that_raises_on_arguments_refuses_that_request_alone(
     pool = start_pool(tokenizer, KEY)
     try:
         with pytest.raises(InvalidRequestError) as caught:
-            pool.encode([QUESTION], None, {"mood": "bad"})
+            pool.run(PromptJob((QUESTION,), None, {"mood": "bad"}))
         assert caught.value.message == (
             "messages are refused by the model's chat template: mood is bad"
         )
-        good = pool.encode([QUESTION], None, {"mood": "good"})
+        good = pool.run(PromptJob((QUESTION,), None, {"mood": "good"}))
         assert (
             good
-            == pool.encode([QUESTION], None)
+            == pool.run(PromptJob((QUESTION,)))
             == Model(byte_level, RAISES).codec.encode([QUESTION], None)
         )
         context = Context(context_key(KEY, {"mood": "good"}), tuple(good), 2)
         chat = [QUESTION, ChatMessage("assistant", "the mat."), NEXT]
-        going_on = pool.encode(chat, context, {"mood": "good"})
+        going_on = pool.run(PromptJob(chat, context, {"mood": "good"}))
         assert going_on[: len(good)] == good
-        assert pool.encode(chat, context) != going_on
+        assert pool.run(PromptJob(chat, context)) != going_on
     finally:
         pool.close()

@@ -25,6 +25,7 @@ from engine.text.encoder import ChatEncoder
 from engine.text.processor import Ending, OutputProcessor
 from engine.text.vocabulary import Vocabulary
 from tests.engine.text.conftest import byte_level as byte_level
+from tests.support.encoding import Here
 from tests.support.tool_calling import RESPONSE, TOOLS, call, tool_calling
 from tests.support.tool_forms import BARE, CALLS, template
 
@@ -83,7 +84,9 @@ class Replying:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
-        self._codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, "model"), "model")
+        self._codec = ChatCodec(
+            Vocabulary(tokenizer), Here(ChatEncoder(tokenizer, "model")), "model"
+        )
 
     def hear(
         self,
