@@ -65,13 +65,20 @@ int replace(const Pages& pages) {
   if (found == MAP_FAILED) return errno;
   char* const whole = static_cast<char*>(found);
   // A huge page is moved as one if both places are aligned alike.
-  char* const copy = whole + (uintptr_t(pages.begin) - uintptr_t(whole)) % kHugePage;
+  const size_t before = (uintptr_t(pages.begin) - uintptr_t(whole)) % kHugePage;
+  char* const copy = whole + before;
   madvise(copy, pages.size, MADV_HUGEPAGE);
   std::memcpy(copy, pages.begin, pages.size);
   const int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
-  const int error = mremap(copy, pages.size, pages.size, flags, pages.begin) == MAP_FAILED ? errno : 0;
-  munmap(whole, room);
-  return error;
+  if (mremap(copy, pages.size, pages.size, flags, pages.begin) == MAP_FAILED) {
+    const int error = errno;
+    munmap(whole, room);
+    return error;
+  }
+  // Only what is left at both ends: another thread may already have got memory between them.
+  if (before) munmap(whole, before);
+  if (before < kHugePage) munmap(copy + pages.size, kHugePage - before);
+  return 0;
 }
 
 // Copies the file under an array to huge pages, which replace it. Others may read the array at the
