@@ -128,8 +128,9 @@ def paged_attention(
     _check_supported(module, attention_mask, is_causal, kwargs)
     step, handed = _step.get(), _handed.get()
     _handed.set(None)
-    number = handed.layer if handed is not None else getattr(module, "layer_idx", None)
-    assert isinstance(number, int)
+    number: Any = module.layer_idx if handed is None else handed.layer
+    if number is None:  # a module of several layers has none (Zamba), or -1 (Zamba 2)
+        number = -1
     expansion = step.expansions.get(number)
     params = AttentionParams(
         query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap, s_aux
