@@ -85,8 +85,9 @@ def _result(
             return of(x)[recorded.last_tokens]
         case ByTorch(operation=inner):
             return _result(inner, values, stored, recorded)
-        case Opaque(x=x):
-            return operation.run(of(x).to(operation.out.reference.dtype)).double()
+        case Opaque(inputs=inputs, replay=replay):
+            rows = len(operation.out.reference)
+            return replay(rows, [*map(of, inputs)], recorded.position_ids).double()
 
 
 def _heads(

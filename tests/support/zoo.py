@@ -296,6 +296,102 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Architectures that do more to queries than to rotate them, or compute parts in float32 whatever
 type they have."""
 
+BY_TORCH: dict[str, dict[str, Any]] = {
+    # A bias for each head is added to its gate, and queries are scaled by position.
+    "beam": {
+        "head_dim": 16,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+        "num_experts": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
+    # Sines and cosines of positions are added to embeddings.
+    "ctrl": {"n_embd": 48, "n_head": 4, "n_layer": 3, "n_positions": MAX_LEN, "dff": 80},
+    # Queries, keys and values have a limit.
+    "dbrx": {
+        "d_model": 48,
+        "n_heads": 4,
+        "n_layers": 3,
+        "max_seq_len": MAX_LEN,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 2.0, "rope_theta": 10000.0},
+        "ffn_config": {
+            "ffn_hidden_size": 32,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+            "hidden_size": 48,
+        },
+    },
+    # Several streams of each token are mixed, and changed in part.
+    "gemma3n_text": {
+        "head_dim": 16,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+        "num_kv_shared_layers": 0,
+        "vocab_size_per_layer_input": VOCAB_SIZE,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+        "intermediate_size": [80] * 3,
+        "activation_sparsity_pattern": [0.95, 0.0, 0.0],
+    },
+    # Two parts of a latent's queries have scales of their own.
+    "longcat_flash": {
+        "num_layers": 2,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "head_dim": 8,
+        "ffn_hidden_size": 80,
+        "expert_ffn_hidden_size": 32,
+        "n_routed_experts": 4,
+        "zero_expert_num": 2,
+        "moe_topk": 2,
+    },
+    # States of an embedding are joined with those of a layer; all layers share the attention.
+    "zamba": {
+        "attention_hidden_size": 96,
+        "attention_head_dim": 24,
+        "num_key_value_heads": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "num_hidden_layers": 4,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 8,
+        "n_mamba_heads": 2,
+    },
+    "zamba2": {
+        "attention_hidden_size": 96,
+        "attention_head_dim": 24,
+        "num_key_value_heads": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "hybrid_layer_ids": [1, 3],
+        "num_hidden_layers": 4,
+        "mamba_headdim": 16,
+        "n_mamba_heads": 6,
+        "mamba_d_state": 16,
+        "mamba_ngroups": 1,
+        "chunk_size": 16,
+        "adapter_rank": 8,
+    },
+    # A convolution over tokens makes queries and keys, whose lengths and temperatures are set.
+    "zaya": {
+        "head_dim": 12,
+        "layer_types": ["hybrid"] * 3,
+        "router_hidden_size": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 32,
+    },
+}
+"""Architectures of which torch computes calls between kernels, in modules that attend."""
+
 _AXES = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}
 
 WRAPPERS: dict[str, dict[str, Any]] = {
@@ -352,7 +448,7 @@ def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:
     """The configuration of a model of the zoo; `changes` override single values of its text."""
     if name in WRAPPERS | MORE_WRAPPERS:
         return _wrapped(name, _COMMON | (WRAPPERS | MORE_WRAPPERS)[name] | changes)
-    overrides = (SERVED | STATEFUL | LATENT | BY_MODULES | MIXED | OTHERS)[name]
+    overrides = (SERVED | STATEFUL | LATENT | BY_MODULES | MIXED | OTHERS | BY_TORCH)[name]
     model_type = "llama" if name == "llama_dynamic_rope" else name
     return AutoConfig.for_model(model_type, **(_COMMON | overrides | changes))
 
@@ -386,7 +482,8 @@ def tiny_model(
     config = tiny_config(name, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(name.encode()))
-        auto = AutoModelForMultimodalLM if config.sub_configs else AutoModelForCausalLM
+        is_wrapper = name in WRAPPERS | MORE_WRAPPERS
+        auto = AutoModelForMultimodalLM if is_wrapper else AutoModelForCausalLM
         model = auto.from_config(config, attn_implementation=attn_implementation)
         with torch.no_grad():
             for parameter in model.parameters():

@@ -46,7 +46,8 @@ class GpuForward:
     """Runs a program of launches, on whatever stream is current.
 
     Attributes:
-        opaque: names of the classes whose modules torch runs between segments of the program.
+        opaque: names of the modules' classes and the functions that torch runs between segments of
+            the program.
         resident: what stays on the device from step to step.
         overlaps: whether the launches of a runner's steps overlap, see `engine.triton.overlap`.
     """
@@ -80,7 +81,7 @@ class GpuForward:
 
     @property
     def num_launches(self) -> int:
-        """Launches of a step of many rows, opaque modules counted as one each."""
+        """Launches of a step of many rows, opaque operations counted as one each."""
         return self._program.num_launches
 
     @property
@@ -219,7 +220,7 @@ def make_gpu_program(
         isinstance(one, ByTorch) and isinstance(one.operation, Attend) for one in graph.operations
     ):
         raise MismatchError(str(mismatch(apart)))
-    used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
+    used = {one.name for one in graph.operations if isinstance(one, Opaque)}
     rows = max(config.max_num_seqs, _VERIFIED_ROWS)
     blocks = config.blocks_for(max_positions)
     resident = Resident(

@@ -33,7 +33,6 @@ from engine.model.program.graph import (
     Gated,
     Gather,
     Graph,
-    Kerneled,
     Linear,
     Norm,
     Opaque,
@@ -41,6 +40,7 @@ from engine.model.program.graph import (
     PerHead,
     Recur,
     View,
+    definition,
     reads,
 )
 from engine.model.program.originals import Originals
@@ -71,10 +71,10 @@ class GpuProgram:
 
     Products are torch's, which are cuBLAS's, unless another way was chosen for few rows; all others
     are our Triton kernels. A launch may be captured in a CUDA graph: it takes its sizes from its
-    inputs, allocates nothing and waits for nothing. An opaque module may do all of these.
+    inputs, allocates nothing and waits for nothing. An opaque operation may do all of these.
 
-    The model's matrices move into the program. After that the model can run its opaque modules
-    only.
+    The model's matrices move into the program. After that the model can run the modules of its
+    opaque operations only.
 
     Args:
         model: in the type and on the device of the whole program.
@@ -132,7 +132,7 @@ class GpuProgram:
 
     @property
     def num_launches(self) -> int:
-        """Launches of a step of many rows, opaque modules counted as one each."""
+        """Launches of a step of many rows, opaque operations counted as one each."""
         mixes = sum(isinstance(one.operation, Experts) for one in self.stages)
         more = sum(len(one.launches) - 1 for one in self.products)
         return len(self._launches) + more + mixes * (_EXPERT_LAUNCHES - 1)
@@ -161,8 +161,8 @@ class GpuProgram:
         given: tuple[Tensor, ...] = ()
         rotated = first
         match operation:
-            case Opaque(x=x):
-                given = (self._buffers.tensor(x),)
+            case Opaque(inputs=inputs):
+                given = tuple(map(self._buffers.tensor, inputs))
             case Attend(query=query, key=key):
                 given = tuple(self._buffers.tensor(x) for x in (query, key) if x is not None)
                 rotated = first + 1
@@ -224,18 +224,15 @@ class GpuProgram:
                         out[: len(given.last_tokens)], source[: len(given.ids)], given.last_tokens
                     )
                 )
-            case Opaque(x=x):
-                run = operation.run
-                self._matrix(per_sample, lambda a, b: a.copy_(run(b)), out, tensor(x))
-            case ByTorch(operation=inner):
-                self._by_torch(inner, out)
+            case Opaque() | ByTorch():
+                self._by_torch(operation, out)
             case Convolve() | Recur() | PerHead():
                 raise AssertionError("models with states or latents run by modules on a GPU")
 
-    def _by_torch(self, operation: Kerneled, out: Tensor) -> None:
-        """Compute an operation by its definition. It allocates, as opaque modules do."""
+    def _by_torch(self, operation: Opaque | ByTorch, out: Tensor) -> None:
+        """Compute an operation by torch. It allocates."""
         views = {view: self._buffers.tensor(view) for view in reads(operation)}
-        resident = self._resident
+        inner, resident = definition(operation), self._resident
 
         def launch(given: StepInputs[Tensor]) -> None:
             tokens, samples = len(given.ids), len(given.last_tokens)
@@ -243,8 +240,11 @@ class GpuProgram:
             def of(view: View) -> Tensor:
                 return views[view][: samples if view.value.per_sample else tokens]
 
-            to = out[: samples if operation.out.per_sample else tokens]
-            match operation:
+            rows = samples if operation.out.per_sample else tokens
+            to = out[:rows]
+            match inner:
+                case Opaque(inputs=inputs, replay=replay):
+                    to.copy_(replay(rows, [*map(of, inputs)], given.positions.long()))
                 case Embed(table=table, positions=by_position):
                     index = (given.positions if by_position else given.ids).long()
                     if not by_position:
@@ -255,7 +255,7 @@ class GpuProgram:
                 case Gather(x=x):
                     to.copy_(of(x)[given.last_tokens.long().clamp(0, tokens - 1)])
                 case Norm() | Linear() | Gated() | Elementwise() | Experts() | Beside():
-                    to.copy_(compute(operation, of))
+                    to.copy_(compute(inner, of))
                 case _:
                     raise AssertionError("it keeps keys, values or states")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.model.program.graph import (
     Elementwise,
     Experts,
+    Gated,
     Graph,
     Linear,
     Operation,
@@ -66,8 +67,13 @@ class Buffers:
                 self._logits |= {id(view.value) for view in reads(one)}
         # Experts also need their router's logits unrounded.
         self._logits |= {id(x.logits.value) for x in definitions if isinstance(x, Experts)}
-        # A product of the last head's columns also reads a whole multiple of them.
-        self._by_heads = {id(one.x.value) for one in definitions if isinstance(one, PerHead)}
+        # A product of a value's last columns also reads a whole multiple of them.
+        self._in_part = {
+            id(one.x.value)
+            for one in definitions
+            if isinstance(one, PerHead)
+            or (isinstance(one, Linear | Gated) and one.x.columns % multiple and one.x.column)
+        }
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
             for value in (operation.out, *(one.value for one in self._reads(operation))):
@@ -135,7 +141,7 @@ class Buffers:
     def _kind(self, value: Value) -> _Kind:
         if id(value) in self._logits:
             return value.per_sample, value.width, torch.float32
-        width = value.width + (self._multiple if id(value) in self._by_heads else 0)
+        width = value.width + (self._multiple if id(value) in self._in_part else 0)
         return value.per_sample, -(-width // self._multiple) * self._multiple, self._dtype
 
     def _make(self, value: Value) -> int:

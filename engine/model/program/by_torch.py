@@ -195,7 +195,7 @@ def _experts(operation: Experts, x: Tensor, logits: Tensor) -> Tensor:
 
 
 class Between:
-    """Runs, between two segments of a CPU program, opaque modules and operations assigned to torch.
+    """Runs, between two segments of a CPU program, opaque operations and those assigned to torch.
 
     Args:
         stages: stages of the program.
@@ -243,7 +243,8 @@ class Between:
             return
         out = stage.out[:rows]
         if isinstance(operation, Opaque):
-            out[:] = operation.run(stage.given[0][:rows])
+            inputs, positions = [one[:rows] for one in stage.given], step.position_ids
+            out[:] = operation.replay(rows, inputs, torch.from_numpy(positions))
             return
         assert isinstance(operation, ByTorch)
         inner = operation.operation

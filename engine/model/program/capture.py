@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -68,6 +69,19 @@ class KernelCall:
     arguments: dict[str, Any]
 
 
+class Site(NamedTuple):
+    """Where a model makes a call: the same in all layers of a kind.
+
+    Attributes:
+        within: the class of the module that makes it.
+        at: how many calls of the same name that module has made before.
+    """
+
+    within: type[nn.Module]
+    name: str
+    at: int
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call of the pass.
@@ -78,6 +92,7 @@ class Call:
         scope: the modules in whose forward passes the call was made, outermost first. If it calls a
             module, that one is the last.
         changed: the arguments that it wrote to.
+        site: None for a call of attention or of a kernel, and of the model itself.
     """
 
     target: nn.Module | Callable[..., Any] | AttentionCall | KernelCall
@@ -86,14 +101,13 @@ class Call:
     output: Any
     scope: tuple[nn.Module, ...]
     changed: tuple[Change, ...]
+    site: Site | None = None
 
     @property
     def name(self) -> str:
-        if isinstance(self.target, (nn.Module, AttentionCall)):
-            return type(self.target).__name__
         if isinstance(self.target, KernelCall):
             return self.target.function
-        return str(getattr(self.target, "__name__", self.target))
+        return name_of(self.target)
 
 
 @dataclass(slots=True)
@@ -123,6 +137,7 @@ def capture(
     model: PreTrainedModel,
     shape: ModelShape,
     opaque: AbstractSet[type[nn.Module]],
+    sites: AbstractSet[Site],
     max_positions: int,
     states: StateModules | None = None,
     expansions: Expansions | None = None,
@@ -131,6 +146,7 @@ def capture(
 
     Args:
         opaque: classes of modules whose calls are recorded as one, whatever is inside.
+        sites: calls that torch is to repeat. Their results get rows for tokens.
         max_positions: number of served positions, at least `NUM_TOKENS`.
         states: the modules that keep states, if there are any. They get no states, so that their
             computation over a whole sequence is recorded.
@@ -140,7 +156,7 @@ def capture(
     tokens = torch.arange(NUM_TOKENS, device=model.device)
     inputs = recorded_inputs(shape.vocab_size, max_positions)
     input_ids, position_ids, last_tokens = (one.to(model.device) for one in inputs)
-    recorder = _Recorder(opaque, frozenset(() if states is None else states.found))
+    recorder = _Recorder(opaque, sites, frozenset(() if states is None else states.found))
     layers = range(shape.num_layers) if states is None else states.layers
     reference = TorchAttention()
     one_block = EngineConfig(
@@ -209,13 +225,19 @@ class _Recorder(TorchFunctionMode):
     """
 
     def __init__(
-        self, opaque: AbstractSet[type[nn.Module]], keeping_states: frozenset[nn.Module]
+        self,
+        opaque: AbstractSet[type[nn.Module]],
+        sites: AbstractSet[Site],
+        keeping_states: frozenset[nn.Module],
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self._opaque = opaque
+        self._sites = sites
         self._keeping_states = keeping_states
         self._scope: list[nn.Module] = []
+        # Calls so far, by name, outside of any module, and in each one of the scope.
+        self._counts: list[Counter[str]] = [Counter()]
         self._before: list[Writes] = []
         self._inside = 0
 
@@ -232,7 +254,7 @@ class _Recorder(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         changed = before.changed()
         if changed or tensors_in(output):
-            self.record(func, args, kwargs or {}, output, changed)
+            return self.record(func, args, kwargs or {}, output, changed)
         return output
 
     def record(
@@ -242,9 +264,24 @@ class _Recorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         output: Any,
         changed: tuple[Change, ...] = (),
-    ) -> None:
-        if not self._inside:
-            self.calls.append(Call(target, args, kwargs, output, tuple(self._scope), changed))
+    ) -> Any:
+        """Record a call; returns its output, by token if torch is to repeat the call."""
+        if self._inside:
+            return output
+        is_module = isinstance(target, nn.Module)
+        around = self._scope[:-1] if is_module else self._scope
+        site = None
+        if around and not isinstance(target, AttentionCall | KernelCall):
+            calls, name = self._counts[len(around)], name_of(target)
+            site = Site(type(around[-1]), name, calls[name])
+            calls[name] += 1
+        if site in self._sites or type(target) in self._opaque:
+            given = {_memory_of(one) for one in tensors_in((args, kwargs))}
+            if not any(_memory_of(one) in given for one in tensors_in(output)):
+                with self.silence():
+                    output = by_token(output, NUM_TOKENS)
+        self.calls.append(Call(target, args, kwargs, output, tuple(self._scope), changed, site))
+        return output
 
     @contextmanager
     def silence(self) -> Iterator[None]:
@@ -299,15 +336,18 @@ class _Recorder(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._scope.append(module)
+        self._counts.append(Counter())
         self._before.append(Writes(tensors_in((args, kwargs))))
         self._inside += self._is_one(module)
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         self._inside -= self._is_one(module)
         changed = self._before.pop().changed()
         if self._is_one(module):
-            self.record(module, args, kwargs, output, changed)
+            output = self.record(module, args, kwargs, output, changed)
         self._scope.pop()
+        self._counts.pop()
+        return output
 
 
 @dataclass(slots=True)
@@ -378,9 +418,15 @@ class _RecordedExpansion:
         return output
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Torch's name of a function."""
-    return str(getattr(function, "__name__", function))
+def name_of(target: object) -> str:
+    """Torch's name of a function, or the class of anything else."""
+    if isinstance(target, (nn.Module, AttentionCall)):
+        return type(target).__name__
+    return str(getattr(target, "__name__", target))
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from engine.batch.shape import ModelShape
 from engine.model.attention.interface import Expansions
 from engine.model.compact import CompactWeights
-from engine.model.program.capture import AttentionCall, Capture, capture
+from engine.model.program.capture import AttentionCall, Capture, Site, capture
 from engine.model.program.experts import holds_experts
 from engine.model.program.graph import Graph
 from engine.model.program.read import read
@@ -28,8 +28,9 @@ def find_graph(
 ) -> tuple[Graph, Capture]:
     """The graph of a model's computation, and the pass recorded for it.
 
-    Modules that our kernels cannot compute stay as they are: the smallest ones that contain
-    something unreadable, and all others of their classes. None of them may contain attention.
+    Torch repeats what our kernels cannot compute: the smallest modules that contain something
+    unreadable, and all others of their classes. Of a module that contains attention, it repeats the
+    single call.
 
     Args:
         max_positions: number of served positions.
@@ -39,23 +40,32 @@ def find_graph(
         expansions: expansions by layer number, of the layers that store latents.
 
     Raises:
-        UnreadableError: something unreadable is in no such module.
+        UnreadableError: something unreadable cannot be repeated.
     """
     opaque: tuple[type[nn.Module], ...] = ()
+    sites: set[Site] = set()
     experts = {type(module) for module in model.modules() if holds_experts(module)}
     while True:
         modules = experts.union(opaque)
-        recorded = capture(model, shape, modules, max_positions, states, expansions)
+        recorded = capture(model, shape, modules, sites, max_positions, states, expansions)
         try:
-            graph = read(recorded, frozenset(opaque), max_positions, with_experts, compact)
+            graph = read(recorded, frozenset(opaque), sites, max_positions, with_experts, compact)
             return graph, recorded
         except UnreadableError as error:
-            opaque += (_next_opaque(recorded, error, opaque),)
+            module = _next_opaque(recorded, error, opaque)
+            site = None if error.call is None else error.call.site
+            if module is not None:
+                opaque += (module,)
+            elif site is not None and site not in sites:
+                sites.add(site)
+            else:
+                raise
 
 
 def _next_opaque(
     recorded: Capture, error: UnreadableError, opaque: tuple[type[nn.Module], ...]
-) -> type[nn.Module]:
+) -> type[nn.Module] | None:
+    """The class of the smallest module around an unreadable call; None if all attend."""
     attending = {
         type(module)
         for call in recorded.calls
@@ -65,4 +75,4 @@ def _next_opaque(
     for module in reversed(error.scope):
         if type(module) not in opaque and type(module) not in attending:
             return type(module)
-    raise error
+    return None

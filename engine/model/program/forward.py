@@ -48,7 +48,8 @@ class ProgramForward:
     """Runs a program of native kernels, without the interpreter's lock.
 
     Attributes:
-        opaque: names of the classes whose modules torch runs between segments of the program.
+        opaque: names of the modules' classes and the functions that torch runs between segments of
+            the program.
         kept_bytes: bytes of weights that no kernel reads, beyond those that kernels would need.
         saved: the graph, with the program's logits of the recorded pass; None if the graph cannot
             be saved.
@@ -238,7 +239,8 @@ def make_program(
     )
     graph = fuse(graph)
     saved = None if compact is None or states is not None else save_graph(graph, compact)
-    modules = [one.module for one in graph.operations if isinstance(one, Opaque)]
+    replays = [one.replay for one in graph.operations if isinstance(one, Opaque)]
+    modules = [module for one in replays for module in one.modules]
     if compact is not None:
         for module in modules:
             compact.keep(module)
@@ -317,7 +319,7 @@ def _built(
     dtype = parts[0].shape.dtype
     if coded is not None:
         unpack(graph, coded.compact, dtype)
-    used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
+    used = {one.name for one in graph.operations if isinstance(one, Opaque)}
     try:
         built = build(
             graph,

@@ -18,6 +18,7 @@ from engine.model.program.graph import (
     Graph,
     Linear,
     Norm,
+    Opaque,
     Operation,
     Value,
     View,
@@ -309,9 +310,15 @@ def _overlap(a: View, b: View) -> bool:
 
 def _redirect(operations: list[Operation], old: Value, new: Value, column: int) -> None:
     """Redirect all readers of a value to its new place."""
+
+    def moved(view: View) -> View:
+        return View(new, column + view.column, view.columns) if view.value is old else view
+
     for operation in operations:
+        if isinstance(operation, Opaque):
+            operation.inputs = tuple(map(moved, operation.inputs))
+            continue
         for field in fields(operation):
             view = getattr(operation, field.name)
-            if isinstance(view, View) and view.value is old:
-                moved = View(new, column + view.column, view.columns)
-                setattr(operation, field.name, moved)
+            if isinstance(view, View):
+                setattr(operation, field.name, moved(view))

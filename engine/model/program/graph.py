@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.model.attention.params import AttentionParams
 from engine.model.program.gating import Gating
 from engine.model.program.linear_attention import Recurrence
+from engine.model.program.replay import Replay
 from engine.model.program.routing import Routing
 from engine.model.program.weights import Weight
 
@@ -298,26 +297,16 @@ class Gather:
 
 @dataclass(eq=False, slots=True)
 class Opaque:
-    """Runs a module unchanged.
+    """Repeats calls of the model unchanged, in torch.
 
     Attributes:
-        name: name of the argument for x, [1, rows, columns].
-        others: the module's other arguments, none of them a tensor.
+        name: the called module's class, or the function.
     """
 
     out: Value
-    x: View
-    module: nn.Module
     name: str
-    others: Mapping[str, Any]
-
-    def run(self, x: Tensor) -> Tensor:
-        """Run the module on [rows, columns]."""
-        # A program may use another type than its model.
-        x = x.to(self.x.reference.dtype)
-        output = self.module(**{self.name: x[None]}, **self.others)
-        result: Tensor = output[0] if isinstance(output, tuple) else output
-        return result[0]
+    inputs: tuple[View, ...]
+    replay: Replay
 
 
 @dataclass(eq=False, slots=True)
@@ -397,6 +386,8 @@ def reads(operation: Operation) -> list[View]:
             return [x, logits]
         case Elementwise(x=x, y=View() as y) | Beside(x=x, y=y):
             return [x, y]
+        case Opaque(inputs=inputs):
+            return list(inputs)
         case ByTorch(operation=inner):
             return reads(inner)
         case _:

@@ -14,7 +14,7 @@ from engine.model.program.weights import address_of
 class Originals:
     """Counts the remaining uses of each parameter.
 
-    Uses by opaque modules never end.
+    Uses by opaque operations never end.
 
     Args:
         forget: called with each parameter that is no longer used.
@@ -37,8 +37,10 @@ class Originals:
                     self._uses.update(address_of(weight) for weight in weights)
                 case Embed(table=table):
                     self._uses[address_of(table)] += 1
-                case Opaque(module=module):
-                    self._uses.update(address_of(weight) for weight in module.parameters())
+                case Opaque(replay=replay):
+                    self._uses.update(map(address_of, replay.constants))
+                    for module in replay.modules:
+                        self._uses.update(map(address_of, module.parameters()))
 
     def give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
         """End an operation's use of its weights, which have been copied, and remove them from it.

@@ -7,7 +7,8 @@ accepted if the guess reproduces the recorded numbers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from engine.model.program.capture import (
     Call,
     Capture,
     KernelCall,
+    Site,
     tensors_in,
 )
 from engine.model.program.contents import Contents
@@ -39,6 +41,7 @@ from engine.model.program.graph import (
     HeadNorm,
     Linear,
     Norm,
+    Opaque,
     Operation,
     PerHead,
     Rotation,
@@ -49,7 +52,7 @@ from engine.model.program.graph import (
 from engine.model.program.guess import guess, guess_gated_norm
 from engine.model.program.layout import axes_of, columns_of
 from engine.model.program.lookup import Lookups
-from engine.model.program.opaque import read_opaque
+from engine.model.program.opaque import Replays
 from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.recurrence import read_convolution, read_recurrence
 from engine.model.program.rotation import Rotations
@@ -71,6 +74,7 @@ _ACTIVATE = frozenset(("silu", "gelu", "relu", "tanh", "sigmoid", "softplus"))
 def read(
     recorded: Capture,
     opaque: frozenset[type[nn.Module]],
+    sites: AbstractSet[Site],
     max_positions: int,
     with_experts: bool = True,
     compact: CompactWeights | None = None,
@@ -78,7 +82,8 @@ def read(
     """Read the operations that lead to the logits.
 
     Args:
-        opaque: classes of modules to run unchanged.
+        opaque: classes of modules to repeat unchanged.
+        sites: calls to repeat unchanged where no kernel computes them.
         max_positions: length of the tables of rotations.
         with_experts: whether experts can be operations; else they are unreadable.
         compact: the parameters that have numbers only during use, if any.
@@ -86,7 +91,7 @@ def read(
     Raises:
         UnreadableError: our kernels do not compute some call on the way.
     """
-    return _Reader(recorded, opaque, max_positions, with_experts, compact).read()
+    return _Reader(recorded, opaque, sites, max_positions, with_experts, compact).read()
 
 
 class _Reader:
@@ -94,6 +99,7 @@ class _Reader:
         self,
         recorded: Capture,
         opaque: frozenset[type[nn.Module]],
+        sites: AbstractSet[Site],
         max_positions: int,
         with_experts: bool,
         compact: CompactWeights | None,
@@ -101,6 +107,7 @@ class _Reader:
         self._recorded = recorded
         self._compact = compact or CompactWeights()
         self._opaque = opaque
+        self._sites = sites
         self._with_experts = with_experts
         self._contents = Contents(one for call in recorded.calls for one in call.changed)
         self._provenance = Provenance()
@@ -115,6 +122,7 @@ class _Reader:
             address_of(tensor)
             for tensor in (recorded.input_ids, recorded.position_ids, recorded.last_tokens)
         }
+        self._replays = Replays(recorded, self._varying.__contains__)
 
     def read(self) -> Graph:
         for call in self._recorded.calls:
@@ -143,6 +151,7 @@ class _Reader:
 
     def _take(self, call: Call) -> None:
         """Read a call, or record why it is unreadable, because it may turn out not to matter."""
+        self._replays.pass_by(call, self._provenance.values)
         fresh = {
             address: tensor
             for tensor in tensors_in(call.output)
@@ -176,9 +185,59 @@ class _Reader:
             # Its frames keep this reader, and through it weights, until the collector runs.
             error.__traceback__ = error.__context__ = None
             rest, cause = list(made), error
+        if rest and call.site in self._sites:
+            try:
+                self._repeat(call, made)
+                return
+            except UnreadableError as error:
+                error.__traceback__ = error.__context__ = None
+                rest = list(made)
+                cause = error if error.call else unreadable(call, f"is not repeated: {error}")
         for address in rest:
             self._provenance.values.pop(address, None)
             self._provenance.failures[address] = cause
+
+    def _repeat(self, call: Call, made: Mapping[int, Tensor]) -> None:
+        """Leave a call to torch. Results that are no matrices are computed with what reads them.
+
+        Raises:
+            UnreadableError: it cannot be repeated on other rows.
+        """
+        changed = {address_of(one.tensor) for one in call.changed}
+        outs: dict[int, tuple[Tensor, Value]] = {}
+        for address, tensor in made.items():
+            old = self._provenance.values.get(address)
+            failure = self._provenance.failures.get(address)
+            if address in changed and old is None and failure is not None and failure.call:
+                raise failure
+            try:
+                whole = tensor
+                if old is not None and address in changed:
+                    before = old.reference
+                    sides, first = (before.shape, before.stride()), int(before.storage_offset())
+                    whole = tensor.as_strided(*sides, first)
+                outs[address] = tensor, self._value(whole)
+            except UnreadableError:
+                self._provenance.values.pop(address, None)
+                self._provenance.failures[address] = UnreadableError("it reads what is no matrix")
+        if not outs:
+            return
+        repeated = self._replay(call, list(outs.values()))
+        self._provenance.operations.append(repeated)
+        column = 0
+        for address, (_, value) in outs.items():
+            if value is not repeated.out:
+                view = View(repeated.out, column, value.width)
+                self._provenance.operations.append(Elementwise(value, view))
+            column += value.width
+            self._provenance.values[address] = value
+
+    def _replay(self, call: Call, outs: Sequence[tuple[Tensor, Value]]) -> Opaque:
+        """See `Replays.replay`."""
+        made = self._replays.replay(call, outs, self._provenance.failures)
+        if any(self._compact.of(one) is not None for one in made.replay.constants):
+            raise UnreadableError("it reads packed weights")
+        return made
 
     def _value(self, tensor: Tensor) -> Value:
         """A new value for a tensor with a row for each token or sample, in any order of axes."""
@@ -205,7 +264,7 @@ class _Reader:
                     return [self._expand(call.target, out)]
                 return [self._kernel(call.target, out)]
             if isinstance(call.target, nn.Module):
-                return self._module(call, call.target, out)
+                return self._module(call, call.target, output, out)
             return [self._function(call, output, out)]
         except UnreadableError as error:
             if error.scope:
@@ -284,12 +343,12 @@ class _Reader:
 
     # Modules
 
-    def _module(self, call: Call, module: nn.Module, out: Value) -> list[Operation]:
+    def _module(self, call: Call, module: nn.Module, output: Tensor, out: Value) -> list[Operation]:
         inputs = tensors_in((call.args, call.kwargs))
         if not inputs:
             raise UnreadableError("it is given no tensor")
         if type(module) in self._opaque:
-            return [read_opaque(call, module, self._provenance, out)]
+            return [self._replay(call, [(output, out)])]
         if self._with_experts and are_experts(inputs):
             made = self._provenance.operations
             routings = (one.routing for one in made if isinstance(one, Experts))

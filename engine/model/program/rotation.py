@@ -91,6 +91,12 @@ class Rotations:
             if len(values) == 1:
                 break
         if len(values) != 1 or len(makers) != 1:
+            # A module that makes no tables has made what is rotated.
+            for call in makers.values():
+                for made in tensors_in(call.output):
+                    failure = self._provenance.failures.get(address_of(made))
+                    if failure is not None and not _are_tables(call.output):
+                        raise failure
             raise self._provenance.failures[address_of(tensor)]
         (value,), (maker,) = values.values(), makers.values()
         sources = [torch.view_as_real(t).flatten(-2) if t.is_complex() else t for t in sources]
@@ -236,6 +242,10 @@ def _tables_in(output: Any) -> list[Tensor]:
     return [
         part for one in found for part in ((one.real, one.imag) if one.is_complex() else (one,))
     ]
+
+
+def _are_tables(output: Any) -> bool:
+    return all(_rows(one, NUM_TOKENS) is not None for one in _tables_in(output))
 
 
 def _rows(table: Tensor, count: int) -> Tensor | None:

@@ -71,11 +71,9 @@ def mismatch(wrong: Sequence[Wrong]) -> MismatchError:
 
 
 def kind_of(operation: Operation) -> str:
-    """The name of an operation for people; for a module, its class's name."""
+    """The name of an operation for people."""
     found = definition(operation)
-    return (
-        type(found.module).__name__ if isinstance(found, Opaque) else type(found).__name__.lower()
-    )
+    return found.name if isinstance(found, Opaque) else type(found).__name__.lower()
 
 
 def verify(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,16 @@ from engine.model.latents import take_expansions
 from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Elementwise, Gather, Graph, Linear, Norm, Opaque
+from engine.model.program.graph import (
+    Attend,
+    Elementwise,
+    Gated,
+    Gather,
+    Graph,
+    Linear,
+    Norm,
+    Opaque,
+)
 from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
@@ -109,7 +119,7 @@ class Steep(nn.Module):
 
 def test_an_activation_with_another_argument_is_another_one() -> None:
     graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Steep))
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Steep}
+    assert {one.name for one in only(Opaque, graph)} == {"Steep"}
     agree(graph, recorded)
 
 
@@ -168,14 +178,14 @@ class Mixing(nn.Module):
 def test_what_cannot_be_read_stays_a_module_by_itself() -> None:
     model = rebuilt(tiny_model("llama"), "mlp", Mixing)
     graph, recorded = found(model)
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Mixing}
+    assert {one.name for one in only(Opaque, graph)} == {"Mixing"}
     agree(graph, recorded)
 
 
 def test_attention_is_never_hidden_in_a_module() -> None:
     model = rebuilt(tiny_model("llama"), "self_attn.q_proj", Clipping)
     graph, recorded = found(model)
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Clipping}
+    assert {one.name for one in only(Opaque, graph)} == {"Clipping"}
     agree(graph, recorded)
 
     class Layer(type(model.model.layers[0])):  # type: ignore[misc]
@@ -186,6 +196,100 @@ def test_attention_is_never_hidden_in_a_module() -> None:
         layer.__class__ = Layer
     with pytest.raises(UnreadableError, match="cumsum in Layer"):
         found(model)
+
+
+def limited(x: Tensor) -> Tensor:
+    return x.clamp(-0.5, 0.5)
+
+
+def sharpened(x: Tensor) -> Tensor:
+    """By the mean of each row, made in two functions that kernels do not compute."""
+    return x * (x.square().mean(-1, keepdim=True) + 1).sqrt()
+
+
+def in_heads(x: Tensor) -> Tensor:
+    """In memory that has the tokens of each head beside each other."""
+    heads = x.view(*x.shape[:-1], 4, -1).transpose(1, 2).contiguous()
+    return torch.stack((heads.sin(), heads.cos()))[0].transpose(1, 2).reshape(x.shape)
+
+
+def halves_exchanged(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((second, first), -1)
+
+
+def partly_changed(x: Tensor) -> Tensor:
+    """In place, of which the rest is read too."""
+    x = x.sin()
+    x[..., :8] += 1
+    return x
+
+
+def filled(x: Tensor) -> Tensor:
+    """Memory that is the same in each step, but for its rows, and then is not."""
+    made = torch.zeros(x.shape)
+    made[..., 1:] = x[..., :-1]
+    return made
+
+
+def greatest(x: Tensor) -> Tensor:
+    """By numbers and their indices."""
+    numbers, index = x.topk(4, -1)
+    return torch.zeros_like(x).scatter(-1, index, numbers)
+
+
+def of_layer(change: Callable[[Tensor], Tensor]) -> PreTrainedModel:
+    """A model that changes what its layers, which attend, are given."""
+    model = tiny_model("llama")
+
+    class Layer(type(model.model.layers[0])):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(change(hidden_states), *args, **kwargs)
+
+    for layer in model.model.layers:
+        layer.__class__ = Layer
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (limited, {"clamp"}),
+        (sharpened, {"sqrt"}),
+        (in_heads, {"stack"}),
+        (halves_exchanged, {"cat"}),
+        (partly_changed, {"sin", "add_", "__setitem__"}),
+        (filled, {"zeros", "__setitem__"}),
+        (greatest, {"scatter"}),
+    ],
+)
+def test_a_call_that_no_kernel_computes_is_repeated_by_torch(
+    change: Callable[[Tensor], Tensor], names: set[str]
+) -> None:
+    graph, recorded = found(of_layer(change))
+    assert {one.name for one in only(Opaque, graph)} == names
+    expected, fused = recorded.logits[0].double(), fuse(graph)
+    with torch.inference_mode():
+        got = evaluate(fused, recorded)
+    assert float((got - expected).norm() / expected.norm()) < 1e-4
+    # Kernels compute all else of the layer.
+    assert {len(only(kind, fused)) for kind in (Attend, Gated)} == {3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.cumsum(1) / 9,
+        lambda x: x / x.abs().max(),
+        lambda x: x.roll(1, 1),
+        lambda x: x * torch.arange(x.shape[1])[:, None].float(),
+    ],
+)
+def test_a_call_whose_rows_depend_on_each_other_is_not_repeated(
+    change: Callable[[Tensor], Tensor],
+) -> None:
+    with pytest.raises(UnreadableError, match="in Layer is not repeated: its rows depend"):
+        found(of_layer(change))
 
 
 class Clipping(nn.Module):
@@ -229,7 +333,7 @@ def test_a_row_may_have_axes_of_one() -> None:
 
 def test_a_number_that_depends_on_the_tokens_is_no_factor() -> None:
     graph, _ = found(rebuilt(tiny_model("llama"), "mlp", Normalised))
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Normalised}
+    assert {one.name for one in only(Opaque, graph)} == {"Normalised"}
 
 
 class Inverse(Normalised):
@@ -239,7 +343,7 @@ class Inverse(Normalised):
 
 def test_a_number_divided_by_a_matrix_is_not_the_matrix_divided() -> None:
     graph, _ = found(rebuilt(tiny_model("llama"), "mlp", Inverse))
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Inverse}
+    assert {one.name for one in only(Opaque, graph)} == {"Inverse"}
 
 
 class Asked(Mixing):
@@ -280,13 +384,13 @@ class Telling(Asking):
 
 def test_a_module_is_given_what_it_was_given_beside_its_tensor() -> None:
     graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Telling))
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Payload}
+    assert {one.name for one in only(Opaque, graph)} == {"Payload"}
     agree(graph, recorded)
 
 
-def test_a_module_that_is_given_more_than_a_tensor_is_run_by_the_one_around_it() -> None:
+def test_a_module_may_be_given_more_than_a_tensor() -> None:
     graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Asking))
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Asking}
+    assert {one.name for one in only(Opaque, graph)} == {"Asked"}
     agree(graph, recorded)
 
 

@@ -13,7 +13,7 @@ from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.forward import ModuleForward, make_forward
+from engine.model.forward import make_forward
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
@@ -36,6 +36,7 @@ READ: dict[str, tuple[set[type], set[str]]] = {
     "bamba": ({Convolve, Recur}, set()),
     "mamba2": ({Convolve, Recur}, set()),
     "jamba": (set(), {"JambaMambaMixer"}),
+    "minimax": (set(), {"MiniMaxLightningAttention"}),
 }
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -47,13 +48,16 @@ def graph_of(model: PreTrainedModel) -> tuple[Any, Any]:
     return find_graph(model, shape, MAX_LEN, states)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    # In bfloat16, rounding sends tokens of MiniMax to other experts.
+    [(name, one) for name in READ for one in DTYPES if name != "minimax" or one == torch.float32],
+)
 def test_a_graph_with_states_computes_the_recorded_logits(name: str, dtype: torch.dtype) -> None:
     kinds, opaque = READ[name]
     graph, recorded = graph_of(tiny_model(name, dtype=dtype))
     assert {kind for kind in (Convolve, Recur) if only(kind, graph)} == kinds
-    assert {type(one.module).__name__ for one in only(Opaque, graph)} == opaque
+    assert {one.name for one in only(Opaque, graph)} == opaque
     with torch.inference_mode():
         got = evaluate(fuse(graph), recorded)
     expected = recorded.logits[0].double()
@@ -173,14 +177,8 @@ def test_states_go_on_from_chunk_to_chunk_and_from_snapshots(name: str) -> None:
     close(runner.logits(StepPlan(4, (Row(0, 17, 1, (), True, False),))), 17)
 
 
-def test_a_model_whose_states_cannot_be_read_runs_by_its_modules() -> None:
-    # Lightning attention is given more than one tensor.
-    forward, _ = forward_of(tiny_model("minimax"))
-    assert isinstance(forward, ModuleForward)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [*READ, "minimax"])
+@pytest.mark.parametrize("name", READ)
 def test_states_take_no_more_than_the_trace_says(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
