@@ -258,6 +258,9 @@ OTHERS: dict[str, dict[str, Any]] = {
             "llama_4_scaling_beta": 0.5,
         },
     },
+    # Tables of sines, then of cosines, for a part of each head; and columns in four runs of heads.
+    "gptj": {"n_embd": 48, "n_head": 4, "n_layer": 3, "n_positions": MAX_LEN, "rotary_dim": 8},
+    "codegen": {"n_embd": 48, "n_head": 4, "n_layer": 3, "n_positions": MAX_LEN, "rotary_dim": 8},
     # Each head's query, key and value are beside each other, and a quarter of a head is rotated.
     "gpt_neox": {},
     "ernie4_5": {"head_dim": 16},

@@ -119,23 +119,26 @@ class Rotations:
             for table in _tables_in(maker.output)
             if (rows := _rows(table, NUM_TOKENS)) is not None
         ]
-        if len(recorded) == 2:
-            for pick, interleaved, sign in conventions(recorded[0].shape[1], dim - begin):
-                cos, sin = recorded[0][:, pick], sign * recorded[1][:, pick]
+        # GPT-J's tables begin with the sines.
+        for order in ((0, 1), (1, 0)) if len(recorded) == 2 else ():
+            cosines, sines = (recorded[at] for at in order)
+            for pick, interleaved, sign in conventions(cosines.shape[1], dim - begin):
+                cos, sin = cosines[:, pick], sign * sines[:, pick]
                 rotated = rotate(x, cos, sin, interleaved, begin)
                 if agree(rotated, tensor):
-                    tables = self._tables_of(maker, pick, sign)
+                    tables = self._tables_of(maker, order, pick, sign)
                     return view, Rotation(*tables, interleaved, begin)
                 scale = self._scale_of(tensor, rotated) if 2 * cos.shape[1] == dim else None
                 if scale is not None:
-                    tables = self._scaled_by(self._tables_of(maker, pick, sign), scale)
+                    tables = self._scaled_by(self._tables_of(maker, order, pick, sign), scale)
                     return view, Rotation(*tables, interleaved)
                 # DeepSeek pairs neighbours, and puts the first ones of all pairs first.
-                order = _pairs_apart(dim, begin, 2 * cos.shape[1])
-                if agree(rotate(x[..., order], cos, sin, False, begin), tensor):
-                    columns = torch.arange(heads)[:, None] * dim + order
+                apart = _pairs_apart(dim, begin, 2 * cos.shape[1])
+                if agree(rotate(x[..., apart], cos, sin, False, begin), tensor):
+                    columns = torch.arange(heads)[:, None] * dim + apart
                     view = self._provenance.picked(view, columns.flatten())
-                    return view, Rotation(*self._tables_of(maker, pick, sign), False, begin)
+                    tables = self._tables_of(maker, order, pick, sign)
+                    return view, Rotation(*tables, False, begin)
         failure = self._provenance.failures[address_of(tensor)]
         if maker.target in failure.scope:  # all but the rotation was read
             raise UnreadableError("a query or key is no rotation by its position")
@@ -188,11 +191,13 @@ class Rotations:
             raise UnreadableError("a scale of queries depends on more than their positions")
         return made.flatten()
 
-    def _tables_of(self, call: Call, pick: slice, sign: int) -> tuple[Tensor, Tensor]:
+    def _tables_of(
+        self, call: Call, order: tuple[int, int], pick: slice, sign: int
+    ) -> tuple[Tensor, Tensor]:
         """Cosines and sines of all positions, from the module that made those of the pass; computed
         once for all layers that use it.
         """
-        key = id(call), pick.start, pick.stop, pick.step, sign
+        key = id(call), *order, pick.start, pick.stop, pick.step, sign
         if key not in self._tables:
             everywhere = torch.arange(self._max_positions)
 
@@ -207,7 +212,7 @@ class Rotations:
             assert isinstance(call.target, nn.Module)
             named = {name: moved(value) for name, value in call.kwargs.items()}
             made = _tables_in(call.target(*map(moved, call.args), **named))
-            cos, sin = (_rows(table, self._max_positions) for table in made)
+            cos, sin = (_rows(made[at], self._max_positions) for at in order)
             if cos is None or sin is None:
                 raise unreadable(call, "gives no row for each position")
             self._tables[key] = (

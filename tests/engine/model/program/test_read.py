@@ -32,7 +32,7 @@ from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
 
-ALSO = ("hunyuan_v1_dense", "nanochat", "opt")
+ALSO = ("codegen", "gptj", "hunyuan_v1_dense", "nanochat", "opt")
 
 
 def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
