@@ -319,7 +319,7 @@ def _why_modules(
         ours = TritonAttention if torch.device(config.device).type == "cuda" else CpuAttention
         reasons = map(ours.why_not, cache_shapes(config, shape))
         return next(filter(None, reasons), "torch was asked for")
-    if shape.has_latents and (backend == "triton" or states is not None):
+    if shape.has_latents and backend == "triton":
         return "no kernel of ours expands the latents that it stores"
     if backend == "triton" and states is not None:
         return "no kernel of ours for a GPU keeps states"

@@ -299,6 +299,27 @@ OTHERS: dict[str, dict[str, Any]] = {
 """Architectures that do more to queries than to rotate them, or compute parts in float32 whatever
 type they have."""
 
+_LATENT_BESIDE_STATES: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "head_dim": 8,
+    "model_max_length": MAX_LEN,
+    "layer_types": _SPARSE_LINEAR,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "linear_num_heads": 4,
+    "linear_head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+}
+
 BY_TORCH: dict[str, dict[str, Any]] = {
     # A bias for each head is added to its gate, and queries are scaled by position.
     "beam": {
@@ -341,6 +362,9 @@ BY_TORCH: dict[str, dict[str, Any]] = {
         "intermediate_size": [80] * 3,
         "activation_sparsity_pattern": [0.95, 0.0, 0.0],
     },
+    # Latents beside states, which a delta rule decays in each column.
+    "kimi_linear": _LATENT_BESIDE_STATES,
+    "bailing_hybrid": {**_LATENT_BESIDE_STATES, "num_expert_group": 1, "q_lora_rank": 24},
     # Two parts of a latent's queries have scales of their own.
     "longcat_flash": {
         "num_layers": 2,

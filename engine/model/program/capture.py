@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -190,7 +190,8 @@ def capture(
     cache = {cache_argument(model): StateCache(StateSlots(0))} if expansions else {}
     watched = {layer: _RecordedExpansion(one, recorder) for layer, one in expansions.items()}
     step = computing_step(*contexts, places=turns, expansions=cast(Expansions, watched))
-    with step, recorder.watching(model), recorder:
+    keeping = () if states is None else states.found
+    with step, _without_cache(keeping), recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
@@ -199,6 +200,23 @@ def capture(
             **cache,
         )
     return Capture(input_ids, position_ids, last_tokens, recorder.calls, output.logits)
+
+
+@contextmanager
+def _without_cache(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Hand these modules no cache, so that they compute over the whole sequence."""
+
+    def strip(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        def stripped(value: Any) -> Any:
+            return None if isinstance(value, StateCache) else value
+
+        return tuple(map(stripped, args)), {name: stripped(one) for name, one in kwargs.items()}
+
+    with ExitStack() as stack:
+        for module in modules:
+            hook = module.register_forward_pre_hook(strip, with_kwargs=True)
+            stack.callback(hook.remove)
+        yield
 
 
 def recorded_inputs(vocab_size: int, max_positions: int) -> tuple[Tensor, Tensor, Tensor]:

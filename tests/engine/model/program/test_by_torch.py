@@ -356,6 +356,7 @@ def test_a_module_that_stays_as_it_is_counts_as_off_the_fast_path() -> None:
 
 # What torch repeats of each architecture.
 REPEATED = {
+    "bailing_hybrid": {"BailingHybridDeltaAttention"},
     "beam": {"exp", "add"},
     "ctrl": {"add"},
     "dbrx": {"clamp", "DbrxExperts"},
@@ -363,6 +364,7 @@ REPEATED = {
         *("stack", "contiguous", "mul", "add_", "__setitem__", "mean"),
         "Gemma3nTextMLP",
     },
+    "kimi_linear": {"KimiLinearDeltaAttention"},
     "longcat_flash": {"cat", "LongcatFlashExperts"},
     "minimax": {"MiniMaxLightningAttention"},
     "zamba": {"concatenate", "ZambaMambaMixer"},
