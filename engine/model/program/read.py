@@ -265,6 +265,9 @@ class _Reader:
                 return [self._kernel(call.target, out)]
             if isinstance(call.target, nn.Module):
                 return self._module(call, call.target, output, out)
+            if call.name == "embedding" and len(call.args) > 1:  # within a class that does more
+                ids, weight = call.args[:2]
+                return self._embed(call, ids, weight, out)
             return [self._function(call, output, out)]
         except UnreadableError as error:
             if error.scope:

@@ -20,6 +20,7 @@ from engine.model.program.fuse import fuse
 from engine.model.program.graph import (
     Attend,
     Elementwise,
+    Embed,
     Gated,
     Gather,
     Graph,
@@ -97,6 +98,24 @@ def test_an_embedding_that_is_scaled_is_a_table_and_a_factor() -> None:
     scale = graph.operations[1]
     assert isinstance(scale, Elementwise)
     assert scale.alpha == pytest.approx(48**0.5, rel=1e-3)
+
+
+def test_an_embedding_may_be_normed_by_its_module() -> None:
+    class Normed(nn.Embedding):
+        def __init__(self, inner: nn.Embedding) -> None:
+            super().__init__(*inner.weight.shape, _weight=inner.weight)
+            self.norm = nn.RMSNorm(inner.embedding_dim, eps=1e-6)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            result: Tensor = self.norm(super().forward(ids))
+            return result
+
+    model = tiny_model("llama")
+    model.set_input_embeddings(Normed(model.get_input_embeddings()))
+    graph, recorded = found(model)
+    assert [type(one) for one in graph.operations[:2]] == [Embed, Norm]
+    assert not only(Opaque, graph)
+    agree(graph, recorded)
 
 
 def test_a_layer_that_shares_keys_and_values_reads_those_of_the_other() -> None:
