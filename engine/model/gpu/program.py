@@ -244,7 +244,9 @@ class GpuProgram:
             to = out[:rows]
             match inner:
                 case Opaque(inputs=inputs, replay=replay):
-                    to.copy_(replay(rows, [*map(of, inputs)], given.positions.long()))
+                    # Those of padding may be anything, as ids.
+                    positions = given.positions.long().clamp(min=0)
+                    to.copy_(replay(rows, [*map(of, inputs)], positions))
                 case Embed(table=table, positions=by_position):
                     index = (given.positions if by_position else given.ids).long()
                     if not by_position:

@@ -75,6 +75,18 @@ def test_every_operation_of_every_architecture_agrees_with_eager_attention(name:
     assert isinstance(program_of(tiny_model(name)), GpuForward)
 
 
+@pytest.mark.parametrize(("name", "names"), [("ctrl", {"add"}), ("beam", {"add", "exp"})])
+@pytest.mark.usefixtures("short_scripts")
+def test_calls_that_no_kernel_computes_are_repeated_between_launches(
+    name: str, names: set[str]
+) -> None:
+    model = tiny_model(name)
+    forward = checked_forward(model, config_for(model), shape_of(model), "triton")
+    assert isinstance(forward, GpuForward)
+    assert set(forward.opaque) == names
+    assert {one.name for one in forward.off_path} == names
+
+
 def test_a_router_in_float32_is_a_product_of_parts() -> None:
     model = tiny_model("glm4_moe", dtype=torch.bfloat16)
     for name, module in model.named_modules():
