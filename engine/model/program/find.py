@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -14,6 +16,10 @@ from engine.model.program.graph import Graph
 from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.state.modules import StateModules
+
+# The calls that torch repeats in models of a class. The small model that the gate reads first finds
+# them one by one, a pass each (9 for Gemma 3n), which takes seconds with billions of parameters.
+_sites: WeakKeyDictionary[type[PreTrainedModel], set[Site]] = WeakKeyDictionary()
 
 
 def find_graph(
@@ -43,7 +49,7 @@ def find_graph(
         UnreadableError: something unreadable cannot be repeated.
     """
     opaque: tuple[type[nn.Module], ...] = ()
-    sites: set[Site] = set()
+    sites = _sites.setdefault(type(model), set())
     experts = {type(module) for module in model.modules() if holds_experts(module)}
     while True:
         modules = experts.union(opaque)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.latents import take_expansions
-from engine.model.program.capture import Capture
+from engine.model.program import find
+from engine.model.program.capture import Capture, Site, capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import (
@@ -309,6 +311,25 @@ def test_a_call_whose_rows_depend_on_each_other_is_not_repeated(
 ) -> None:
     with pytest.raises(UnreadableError, match="in Layer is not repeated: its rows depend"):
         found(of_layer(change))
+
+
+def test_calls_to_repeat_are_found_once_for_all_models_of_a_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, _ = found(tiny_model("gemma3n_text"))
+    passes: list[AbstractSet[Site]] = []
+
+    def counted(model: PreTrainedModel, shape: Any, opaque: Any, sites: Any, *rest: Any) -> Any:
+        passes.append(frozenset(sites))
+        return capture(model, shape, opaque, sites, *rest)
+
+    monkeypatch.setattr(find, "capture", counted)
+    again, _ = found(tiny_model("gemma3n_text", num_hidden_layers=3, hidden_size=64))
+    # The second pass is that with modules to repeat.
+    assert len(passes) == 2
+    assert passes[0] == passes[1]
+    names = [[one.name for one in only(Opaque, one)] for one in (graph, again)]
+    assert names[0] == names[1]
 
 
 class Clipping(nn.Module):
