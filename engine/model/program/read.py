@@ -312,8 +312,9 @@ class _Reader:
                 first, second = second, first
             x = self._provenance.like(first, output)
             y: View | Tensor
-            if self._is_row(second, x.columns):
-                y = second.detach().float().flatten()
+            row = self._row(second, output, x)
+            if row is not None:
+                y = row
             elif second.numel() < first.numel():
                 y = self._spread(second, x, combine, out)
             else:
@@ -321,10 +322,19 @@ class _Reader:
             return Elementwise(out, x, combine, y)
         raise UnreadableError("none of our kernels does it")
 
-    def _is_row(self, tensor: Tensor, columns: int) -> bool:
-        """Whether it is a constant with one number for each column."""
-        one_row = tensor.numel() == tensor.shape[-1] == columns
-        return one_row and address_of(tensor) not in self._varying
+    def _row(self, tensor: Tensor, output: Tensor, x: View) -> Tensor | None:
+        """A constant as one number for each column, if it is the same for all rows; else None.
+
+        Args:
+            output: what it gives together with x.
+        """
+        sides = (1,) * (output.ndim - tensor.ndim) + tuple(tensor.shape)
+        of_rows = (at for at, size in enumerate(output.shape) if size % len(x.reference) == 0)
+        axis = next(of_rows, None)
+        if axis is None or sides[axis] > 1 or address_of(tensor) in self._varying:
+            return None
+        row = tensor.detach().float().reshape(sides).expand(output.shape).select(axis, 0).flatten()
+        return row if len(row) == x.columns else None
 
     def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
         """The view that a tensor shows, if each of its columns serves adjacent ones of x."""

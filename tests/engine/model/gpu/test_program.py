@@ -75,7 +75,7 @@ def test_every_operation_of_every_architecture_agrees_with_eager_attention(name:
     assert isinstance(program_of(tiny_model(name)), GpuForward)
 
 
-@pytest.mark.parametrize(("name", "names"), [("ctrl", {"add"}), ("beam", {"add", "exp"})])
+@pytest.mark.parametrize(("name", "names"), [("ctrl", {"add"}), ("beam", {"exp"})])
 @pytest.mark.usefixtures("short_scripts")
 def test_calls_that_no_kernel_computes_are_repeated_between_launches(
     name: str, names: set[str]

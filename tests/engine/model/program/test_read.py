@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 import pytest
@@ -354,19 +355,22 @@ class Normalised(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Has a number for each column, with axes for sequences and tokens."""
+    """Has a number for each column, or for each of four heads, with axes for others."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, *, by_head: bool = False) -> None:
         super().__init__()
         self.inner = inner
-        self.scale = torch.linspace(0.5, 2, 48).view(1, 1, 48)
+        self.scale = torch.linspace(0.5, 2, 4 if by_head else 48).view(1, 1, -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.scale * self.inner(x)
+        x = self.inner(x)
+        each = x.view(*x.shape[:2], self.scale.shape[-1], -1)
+        return (self.scale[..., None] * each).flatten(2)
 
 
-def test_a_row_may_have_axes_of_one() -> None:
-    graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Scaled))
+@pytest.mark.parametrize("by_head", [False, True])
+def test_a_row_may_have_axes_of_one(by_head: bool) -> None:
+    graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", partial(Scaled, by_head=by_head)))
     assert not only(Opaque, graph)
     agree(fuse(graph), recorded)
 
