@@ -216,7 +216,10 @@ class _Reader:
                     before = old.reference
                     sides, first = (before.shape, before.stride()), int(before.storage_offset())
                     whole = tensor.as_strided(*sides, first)
-                outs[address] = tensor, self._value(whole)
+                value = self._value(whole)
+                if any(value.per_sample != other.per_sample for _, other in outs.values()):
+                    raise UnreadableError("it gives rows that sample beside others")
+                outs[address] = tensor, value
             except UnreadableError:
                 self._provenance.values.pop(address, None)
                 self._provenance.failures[address] = UnreadableError("it reads what is no matrix")
