@@ -26,6 +26,7 @@ from engine.model.program.replay import (
     keys_in,
 )
 from engine.model.program.unreadable import UnreadableError
+from engine.model.program.writes import out_of_place
 
 
 class Replays:
@@ -80,7 +81,7 @@ class Replays:
             out = Value(torch.cat([one.reference for _, one in outs], 1), first.per_sample)
         calls = self._needed(call, failures)
         maker = _Maker(self, calls, len(first.reference), first.per_sample)
-        made = Opaque(out, call.name, *maker.replay(outs))
+        made = Opaque(out, out_of_place(call.name).strip("_"), *maker.replay(outs))
         if isinstance(call.target, nn.Module):
             # A module may keep states, or choose other experts by rounding. The gate compares it in
             # all situations (`engine.model.gate`).

@@ -361,7 +361,7 @@ REPEATED = {
     "ctrl": {"add"},
     "dbrx": {"clamp", "DbrxExperts"},
     "gemma3n_text": {
-        *("stack", "contiguous", "mul", "add_", "__setitem__", "mean"),
+        *("stack", "contiguous", "mul", "add", "setitem", "mean"),
         "Gemma3nTextMLP",
     },
     "kimi_linear": {"KimiLinearDeltaAttention"},

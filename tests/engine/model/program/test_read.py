@@ -280,8 +280,8 @@ def of_layer(change: Callable[[Tensor], Tensor]) -> PreTrainedModel:
         (sharpened, {"sqrt"}),
         (in_heads, {"stack"}),
         (halves_exchanged, {"cat"}),
-        (partly_changed, {"sin", "add_", "__setitem__"}),
-        (filled, {"zeros", "__setitem__"}),
+        (partly_changed, {"sin", "add", "setitem"}),
+        (filled, {"zeros", "setitem"}),
         (greatest, {"scatter"}),
     ],
 )
