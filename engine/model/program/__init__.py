@@ -34,12 +34,17 @@ same graph.
   operations by their definitions (`by_torch`), between two segments of the program. The definitions
   are verified the same way; if one of them differs too, torch alone computes the whole model.
 
-A module that cannot be read stays a module, which torch runs between two segments of the program:
-the smallest one that holds the unreadable part. If every such module also holds attention, the
-whole model runs module by module, with native attention only. The gate compares the result with the
-model's own eager attention all the same. The model's card says which operations torch computes, how
-often, why, and with which share of a step (`off_path`), or why there is no program at all
-(`off_kernels`). Screen, page, `tui doctor --model NAME`, `/metrics`, log and plain program show it.
+Torch repeats what cannot be read, between two segments of the program (`Opaque`): the smallest
+module that holds it or, if each such module attends, the single call. A call is repeated as it was
+recorded, with the rows of the step in place of the recorded ones (`replay`), and with the calls
+before it whose results are no matrices, such as indices. It has to give the same numbers for some
+of the recorded rows in another order, and for one of them alone (`opaque`). If it does not, its
+rows depend on each other, and the whole model runs module by module, with native attention only.
+So a family with a limit, a mean or a join takes no code of its own. The gate compares the result
+with the model's own eager attention all the same. The model's card says which operations torch
+computes, how often, why, and with which share of a step (`off_path`), or why there is no program at
+all (`off_kernels`). Screen, page, `tui doctor --model NAME`, `/metrics`, log and plain program show
+it.
 
 A mixture of experts is two operations: the product that gives a router's logits, and the experts
 (`experts`). How logits choose experts and weigh them (`routing`), and how gate and up are combined
