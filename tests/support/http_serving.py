@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
+import uvicorn.server
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
-from app.gateway.http import gateway
+from app.gateway.http import gateway, openapi
 from app.gateway.http.gateway import HttpGateway
 from app.gateway.http.settings import HttpSettings
 from tests.support.driving import TIMEOUT, Driving
@@ -51,6 +57,11 @@ class HttpServing(Driving):
         with self.running():
             return self.http.post("/v1/chat/completions", json={"messages": messages, **fields})
 
+    def forget(self) -> None:
+        """Let the engine have been asked nothing."""
+        for asked in (self.engine.submissions, self.engine.prompts, self.engine.tokenized):
+            asked.clear()
+
     def check_idle(self) -> None:
         """Nothing runs or waits, and every block is free or cached."""
 
@@ -72,6 +83,15 @@ class HttpServing(Driving):
         self.gateway.stop(drain_seconds)
 
 
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(min(seconds, 0.005))
+
+
+@cache
+def _schemas(*kinds: tuple[type[BaseModel], Any]) -> Any:
+    return models_json_schema(kinds, ref_template="#/components/schemas/{model}")
+
+
 @contextmanager
 def http_serving(
     engine: ScriptedEngine | None = None, store_file: Path | None = None, **settings: Any
@@ -81,9 +101,13 @@ def http_serving(
         store_file: None is one that is gone afterwards.
     """
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        # Tests wait for it.
+        # Tests wait for it. uvicorn's server sleeps 0.1 s between two looks at whether it must end,
+        # and another 0.1 s when it does; the schemas of the requests take 60 ms.
         patch.setattr(gateway, "LOOK_SECONDS", 0.05)
         patch.setattr(gateway, "VIEW_SECONDS", 0.02)
+        patch.setattr(uvicorn.server, "asyncio", SimpleNamespace(**vars(asyncio)))
+        patch.setattr(uvicorn.server.asyncio, "sleep", _sleep)
+        patch.setattr(openapi, "models_json_schema", lambda kinds, **_: _schemas(*kinds))
         one = HttpServing(store_file or Path(folder) / "store.db", engine, **settings)
         try:
             yield one

@@ -17,8 +17,6 @@ def shared() -> Iterator[HttpServing]:
 @pytest.fixture
 def serving(shared: HttpServing) -> Iterator[HttpServing]:
     """A gateway with nothing running, whose engine has been asked nothing."""
-    shared.engine.submissions.clear()
-    shared.engine.prompts.clear()
-    shared.engine.tokenized.clear()
+    shared.forget()
     yield shared
     shared.check_idle()

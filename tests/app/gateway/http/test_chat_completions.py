@@ -162,7 +162,6 @@ def test_what_has_no_effect_is_named(serving: HttpServing) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
-        ({"messages": []}, "messages", "has 0 entries; it must be a list of 1 to"),
         ({"messages": None}, "messages", "messages is null; it must be a list"),
         (
             {"messages": [{"role": "user"}]},
@@ -186,14 +185,7 @@ def test_what_has_no_effect_is_named(serving: HttpServing) -> None:
         ),
         ({"messages": [SYSTEM]}, "messages[0].role", "is 'system'; the last message must be"),
         ({"temperature": "hot"}, "temperature", "temperature is 'hot'; it must be a number"),
-        ({"temperature": 1e9}, "temperature", "from 0 to 100"),
-        ({"n": 0}, "n", "n is 0; it must be an integer from 1 to 128"),
         ({"stop": [""]}, "stop", "non-empty"),
-        (
-            {"stop_token_ids": [1] * 1025},
-            "stop_token_ids",
-            "has 1025 entries; it must be a list of at most 1024 token ids",
-        ),
         ({"top_logprobs": 2}, "logprobs", "it must be true where top_logprobs is stated"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "'xml'"),
         ({"tools": [{"type": "x"}]}, "tools", "tools[0].type"),
@@ -210,28 +202,34 @@ def test_what_is_wrong_is_named(
     assert serving.engine.submissions == []
 
 
-def test_what_the_engine_refuses_has_a_status_in_a_stream_too(serving: HttpServing) -> None:
-    for stream in (False, True):
-        answer = serving.ask("x " * 3000, stream=stream)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["param"] == "messages"
-
-
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "param", "words"),
     [
-        ({"messages": [{"role": "user", "content": "x " * 3000}]}, "the prompt is too long: 3"),
-        ({"messages": HELLO, "max_tokens": 1022}, "max_tokens is 1022; with a prompt of"),
+        (
+            {"messages": [{"role": "user", "content": "x " * 3000}]},
+            "messages",
+            "the prompt is too long: 3",
+        ),
+        (
+            {"messages": HELLO, "max_tokens": 1022},
+            "max_tokens",
+            "max_tokens is 1022; with a prompt of",
+        ),
     ],
 )
 def test_what_does_not_fit_is_known_to_clients_that_shorten_their_chats(
-    serving: HttpServing, fields: dict[str, Any], words: str
+    serving: HttpServing, fields: dict[str, Any], param: str, words: str
 ) -> None:
-    """By OpenAI's code, and by words that coding assistants look for."""
-    error = serving.http.post("/v1/chat/completions", json=fields).json()["error"]
-    assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
-    assert error["message"].startswith(words)
-    assert re.search(r"maximum context length is \d+ tokens", error["message"])
+    """By OpenAI's code, and by words that coding assistants look for, in a stream, too."""
+    for stream in (False, True):
+        answer = serving.http.post("/v1/chat/completions", json={**fields, "stream": stream})
+        error = answer.json()["error"]
+        assert answer.status_code == 400
+        assert (error["type"], error["code"], error["param"]) == (
+            *("invalid_request_error", "context_length_exceeded", param),
+        )
+        assert error["message"].startswith(words)
+        assert re.search(r"maximum context length is \d+ tokens", error["message"])
 
 
 def test_what_fits_no_chat_is_no_reason_to_shorten_one(serving: HttpServing) -> None:
@@ -252,13 +250,3 @@ def test_another_model_is_not_found(serving: HttpServing, client: openai.OpenAI)
         assert other.ask(model="gpt-5").status_code == 404
     with http_serving(names=["*"]) as other:
         assert other.ask(model="anything").status_code == 200
-
-
-def test_log_probabilities(serving: HttpServing, client: openai.OpenAI) -> None:
-    with serving.running():
-        got = client.chat.completions.create(
-            model="scripted", messages=HELLO, logprobs=True, top_logprobs=1
-        )
-    logprobs = got.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.content is not None

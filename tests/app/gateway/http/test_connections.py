@@ -11,7 +11,6 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,6 @@ def connect(serving: HttpServing) -> socket.socket:
 
 def head(path: str, *lines: str, method: str = "GET") -> bytes:
     return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", "")).encode()
-
-
-def post(**fields: Any) -> bytes:
-    body = json.dumps({**json.loads(BODY), **fields}).encode()
-    return head(PATH, f"Content-Length: {len(body)}", method="POST") + body
 
 
 def answer(line: socket.socket) -> tuple[int, bytes]:
@@ -273,14 +267,6 @@ def certificate(folder: Path) -> Path:
     made = f"req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout {pem} -out {pem}"
     subprocess.run([openssl, *made.split()], check=True, capture_output=True)
     return pem
-
-
-def test_who_asks_for_the_version_has_no_file_read(
-    serving: HttpServing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = serving.http.get("/version").json()
-    monkeypatch.setattr(metadata, "version", None)
-    assert serving.http.get("/version").json() == first
 
 
 def test_who_guesses_keys_or_speaks_no_http_has_a_line(caplog: pytest.LogCaptureFixture) -> None:

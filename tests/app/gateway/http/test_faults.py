@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.gateway.http import body, connection, generation
+from app.gateway.http import body, connection
 from engine.api.client import LoadRequest
 from tests.support.http_serving import TIMEOUT, HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
@@ -153,22 +153,6 @@ def test_pipelined_requests_are_answered_in_their_order(serving: HttpServing) ->
             assert piece
             found += piece
     assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
-
-
-def test_a_request_that_waits_says_so_and_is_still_told_its_end(
-    serving: HttpServing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
-    told = payload(stream=True)
-    with connected(serving) as line:
-        line.sendall(head(len(told)) + told)
-        begun = line.recv(65536)
-        while generation.WAITING not in begun:
-            begun += line.recv(65536)
-        assert begun.startswith(b"HTTP/1.1 200 ")
-        with serving.running():
-            while b"[DONE]" not in begun:
-                begun += line.recv(65536)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -43,11 +43,11 @@ def client(serving: HttpServing) -> anthropic.Anthropic:
     return connect(serving)
 
 
-@pytest.fixture
-def calling() -> Iterator[HttpServing]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[HttpServing]:
+    """Who asks for the weather gets calls, and anybody else an echo."""
     with http_serving(ScriptedEngine({"the weather?": CALLS})) as one:
         yield one
-        one.check_idle()
 
 
 def create(client: anthropic.Anthropic, **fields: Any) -> anthropic.types.Message:
@@ -91,19 +91,6 @@ def test_a_whole_message(serving: HttpServing, client: anthropic.Anthropic) -> N
     for usage in (got.usage, again.usage):
         assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == prompt
         assert usage.output_tokens == 3
-
-
-def test_a_stream_is_the_whole_message_in_pieces(
-    serving: HttpServing, client: anthropic.Anthropic
-) -> None:
-    with (
-        serving.running(),
-        client.messages.stream(model="scripted", max_tokens=100, messages=HELLO) as stream,
-    ):
-        assert "".join(stream.text_stream) == "You said: hello"
-        got = stream.get_final_message()
-    assert got.stop_reason == "end_turn"
-    assert got.usage.output_tokens == 3
 
 
 def test_the_wire_of_a_stream(serving: HttpServing) -> None:
@@ -171,10 +158,10 @@ def test_the_system_may_add_to_what_the_user_said(
     assert asked.messages == (ChatMessage("user", "hello"), ChatMessage("system", "Be brief."))
 
 
-def test_a_tool_is_called_and_its_result_is_told(calling: HttpServing) -> None:
-    client = connect(calling)
+def test_a_tool_is_called_and_its_result_is_told(serving: HttpServing) -> None:
+    client = connect(serving)
     asking: Any = {"role": "user", "content": "the weather?"}
-    with calling.running():
+    with serving.running():
         got = create(client, messages=[asking], tools=TOOLS, tool_choice={"type": "auto"})
         assert got.stop_reason == "tool_use"
         text, *uses = got.content
@@ -198,7 +185,7 @@ def test_a_tool_is_called_and_its_result_is_told(calling: HttpServing) -> None:
             messages=[asking, got.to_param(), {"role": "user", "content": results}],
             tools=TOOLS,
         )
-    first, second = calling.engine.submissions
+    first, second = serving.engine.submissions
     function = {
         "name": "weather",
         "description": "Tells the weather.",
@@ -221,9 +208,9 @@ def test_a_tool_is_called_and_its_result_is_told(calling: HttpServing) -> None:
     )
 
 
-def test_a_deferred_tool_is_offered_once_a_result_refers_to_it(calling: HttpServing) -> None:
+def test_a_deferred_tool_is_offered_once_a_result_refers_to_it(serving: HttpServing) -> None:
     """So do coding assistants that have many tools, and search among them."""
-    client, search = connect(calling), {"name": "search", "input_schema": {"type": "object"}}
+    client, search = connect(serving), {"name": "search", "input_schema": {"type": "object"}}
     tools = [search, {**TOOLS[0], "defer_loading": True}]
     asked = [{"role": "user", "content": "the weather?"}]
     found: list[Any] = [
@@ -243,10 +230,10 @@ def test_a_deferred_tool_is_offered_once_a_result_refers_to_it(calling: HttpServ
             ],
         },
     ]
-    with calling.running():
+    with serving.running():
         for messages in (asked, found):
             create(client, messages=messages, tools=tools)
-    before, after = calling.engine.submissions
+    before, after = serving.engine.submissions
     names = [
         [tool["function"]["name"] for tool in one.sampling["tools"]] for one in (before, after)
     ]
@@ -255,11 +242,11 @@ def test_a_deferred_tool_is_offered_once_a_result_refers_to_it(calling: HttpServ
     assert after.messages[-1] == ChatMessage("tool", result, tool_call_id="a", name="search")
 
 
-def test_a_stream_tells_calls_as_blocks(calling: HttpServing) -> None:
-    client = connect(calling)
+def test_a_stream_tells_calls_as_blocks(serving: HttpServing) -> None:
+    client = connect(serving)
     asking: list[Any] = [{"role": "user", "content": "the weather?"}]
     with (
-        calling.running(),
+        serving.running(),
         client.messages.stream(
             model="scripted", max_tokens=100, messages=asking, tools=TOOLS
         ) as stream,
@@ -271,19 +258,19 @@ def test_a_stream_tells_calls_as_blocks(calling: HttpServing) -> None:
         ("tool_use", {"place": "Rome"}),
     ]
     assert got.stop_reason == "tool_use"
-    payload = events(calling, messages=asking, tools=TOOLS)
+    payload = events(serving, messages=asking, tools=TOOLS)
     assert [one["index"] for one in payload if one["type"] == "content_block_start"] == [0, 1, 2]
     assert [one["index"] for one in payload if one["type"] == "content_block_stop"] == [0, 1, 2]
 
 
-def test_tools_may_be_called_one_by_one_or_not_at_all(calling: HttpServing) -> None:
-    client, asking = connect(calling), [{"role": "user", "content": "the weather?"}]
-    with calling.running():
+def test_tools_may_be_called_one_by_one_or_not_at_all(serving: HttpServing) -> None:
+    client, asking = connect(serving), [{"role": "user", "content": "the weather?"}]
+    with serving.running():
         one: Any = {"type": "auto", "disable_parallel_tool_use": True}
         got = create(client, messages=asking, tools=TOOLS, tool_choice=one)
         assert [block.type for block in got.content] == ["text", "tool_use"]
         create(client, messages=asking, tools=TOOLS, tool_choice={"type": "none"})
-    assert calling.engine.submissions[-1].sampling["tools"] == []
+    assert serving.engine.submissions[-1].sampling["tools"] == []
 
 
 def test_thinking_is_told_to_those_who_ask_for_it() -> None:
@@ -387,8 +374,6 @@ def test_a_full_server_is_overloaded() -> None:
     ("fields", "message"),
     [
         ({"max_tokens": None}, "max_tokens is null; it must be an integer from 1 to 2147483647"),
-        ({"max_tokens": 0}, "max_tokens is 0; it must be an integer from 1 to 2147483647"),
-        ({"messages": []}, "messages has 0 entries; it must be a list of 1 to"),
         (
             {
                 "messages": [
@@ -451,7 +436,6 @@ def test_a_full_server_is_overloaded() -> None:
             "tool_choice.type is 'some'; it must be one of auto, none, any, tool",
         ),
         ({"thinking": {"type": "hard"}}, "thinking.type is 'hard'; it must be one of enabled"),
-        ({"temperature": 1e9}, "temperature is 1000000000.0; it must be"),
         ({"stop_sequences": [""]}, "stop_sequences is ('',); it must be a list of non-empty"),
     ],
 )
@@ -472,11 +456,6 @@ def test_a_prompt_that_is_too_long_is_refused_in_anthropic_s_words(serving: Http
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
     assert re.search(r"prompt is too long: \d+ tokens > \d+ ", error["message"])
-
-
-def test_another_model_is_not_found(serving: HttpServing, client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="'scripted' is the one that is served here"):
-        create(client, model="claude-9")
 
 
 def test_an_error_within_a_stream_is_an_event(
@@ -502,13 +481,3 @@ def test_a_stream_that_waits_says_so(serving: HttpServing, monkeypatch: pytest.M
             "event: ping",
             "event: ping",
         ]
-
-
-async def test_the_client_of_an_event_loop(serving: HttpServing) -> None:
-    client = anthropic.AsyncAnthropic(base_url=serving.url, api_key="any", max_retries=0)
-    with serving.running():
-        async with client.messages.stream(
-            model="scripted", max_tokens=100, messages=HELLO
-        ) as stream:
-            assert [text async for text in stream.text_stream][-1]
-            assert (await stream.get_final_message()).stop_reason == "end_turn"

@@ -5,7 +5,7 @@ model and as transformers computes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,12 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from app.gateway.http.gateway import HttpGateway
-from app.gateway.http.settings import HttpSettings
-from engine.api.client import LoadRequest, Submission
 from engine.builtin import MODEL_DIR
-from engine.model.loader import load_model
-from engine.serving.host import EngineHost
 from tests.support.driving import TIMEOUT
 
 TEXT = "The capital of France is Paris. 🙂 naïve"
@@ -28,21 +23,10 @@ NEAR = 1e-3  # in float32, whose sums are rounded in another order than torch's
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    host = EngineHost(load_model)
-    host.load(LoadRequest("builtin", device="cpu", dtype="float32", num_blocks=256))
-    list(host.submit(Submission(prompt="It is", sampling={"max_tokens": 1})))  # waits for it
-    settings = HttpSettings(listen="127.0.0.1:0", drain_seconds=0.0)
-    gateway = HttpGateway(host, settings, tmp_path_factory.mktemp("store") / "store.db")
-    gateway.start()
-    yield gateway.url
-    gateway.stop(0.0)
-    host.shutdown()
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=TIMEOUT)
+def client(builtin_url: str) -> openai.OpenAI:
+    return openai.OpenAI(
+        base_url=f"{builtin_url}/v1", api_key="any", max_retries=0, timeout=TIMEOUT
+    )
 
 
 @cache
@@ -120,7 +104,7 @@ def test_the_tokens_of_the_reply_follow(client: openai.OpenAI) -> None:
     assert first.token_logprobs[: len(ids)] == second.token_logprobs[: len(ids)]
 
 
-def test_a_stream_has_the_same(url: str) -> None:
+def test_a_stream_has_the_same(builtin_url: str) -> None:
     asked = {
         "prompt": [TEXT, "And"],
         "echo": True,
@@ -129,8 +113,8 @@ def test_a_stream_has_the_same(url: str) -> None:
         "n": 2,
         "temperature": 0,
     }
-    whole = post(url, "/v1/completions", **asked).json()["choices"]
-    payload = post(url, "/v1/completions", **asked, stream=True).text
+    whole = post(builtin_url, "/v1/completions", **asked).json()["choices"]
+    payload = post(builtin_url, "/v1/completions", **asked, stream=True).text
     events = [json.loads(line[6:]) for line in payload.splitlines() if line.startswith("data: {")]
     for choice in whole:
         pieces = [
@@ -146,12 +130,14 @@ def test_a_stream_has_the_same(url: str) -> None:
                 assert joined == values
 
 
-def test_vllms_form_has_them_by_token_id(url: str) -> None:
+def test_vllms_form_has_them_by_token_id(builtin_url: str) -> None:
     ids = tokenizer().encode(TEXT)
     expected = by_transformers(ids)
-    got = post(url, "/v1/completions", prompt=ids, prompt_logprobs=2, max_tokens=1, n=2).json()
+    got = post(
+        builtin_url, "/v1/completions", prompt=ids, prompt_logprobs=2, max_tokens=1, n=2
+    ).json()
     chat = post(
-        url,
+        builtin_url,
         "/v1/chat/completions",
         messages=[{"role": "user", "content": "Hello!"}],
         prompt_logprobs=0,

@@ -66,7 +66,6 @@ def test_special_tokens_may_be_left_out(serving: HttpServing) -> None:
         ({"prompt": 1}, "prompt", "prompt is 1; it must be text"),
         ({"prompt": "a", "messages": HELLO}, "messages", "left out where prompt is stated"),
         ({"prompt": "a", "tools": []}, "tools", "left out where prompt is stated"),
-        ({"messages": []}, "messages", "has 0 entries"),
         ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "false or left"),
         ({"messages": HELLO, "add_generation_prompt": False}, "add_generation_prompt", "true or"),
         (

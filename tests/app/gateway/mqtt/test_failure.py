@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
 
-from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import Peer
 from tests.support.mqtt_serving import Serving
 
@@ -18,14 +16,6 @@ class Unforeseen(BaseException):
 
 
 ERRORS = [MemoryError, Unforeseen, SystemExit, KeyboardInterrupt]
-
-
-@pytest.fixture
-def served(broker: Mosquitto, tmp_path: Path) -> Iterator[Serving]:
-    one = Serving(broker.port, tmp_path)
-    one.online()
-    yield one
-    one.stop(0.0)
 
 
 def raising(error: type[BaseException]) -> Callable[..., NoReturn]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.gateway.mqtt import intake
+from app.gateway.mqtt import gateway, intake
 from app.gateway.mqtt.transport import link
 from app.gateway.quotas import Quota, Quotas
 from tests.support.brokers import Mosquitto
@@ -79,6 +79,7 @@ def test_refusals_that_are_not_confirmed_hold_up_nobody_else(
     roomy: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "CONGESTED_MESSAGES", 5)
+    monkeypatch.setattr(gateway, "FAREWELL_SECONDS", 0.1)  # they stay unconfirmed to its end
     with (
         proxied(roomy.port) as line,
         serving(line.port, tmp_path) as served,

@@ -10,14 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.gateway.http.gateway import HttpGateway
-from app.gateway.http.settings import HttpSettings
 from app.gateway.mqtt import exchange
 from app.gateway.mqtt.gateway import MqttGateway
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
-from engine.api.client import LoadRequest, Submission
-from engine.model.loader import load_model
 from engine.serving.host import EngineHost
 from tests.support.brokers import Mosquitto
 from tests.support.driving import TIMEOUT
@@ -28,30 +24,14 @@ MESSAGES = [{"role": "user", "content": "Tell me a fact. 🙂"}]
 ASKED = {"temperature": 0, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[EngineHost]:
-    host = EngineHost(load_model)
-    host.load(LoadRequest("builtin", device="cpu", dtype="float32", num_blocks=256))
-    list(host.submit(Submission(prompt="It is", sampling={"max_tokens": 1})))  # waits for it
-    yield host
-    host.shutdown()
-
-
-@pytest.fixture(scope="module")
-def url(host: EngineHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    settings = HttpSettings(listen="127.0.0.1:0", drain_seconds=0.0)
-    gateway = HttpGateway(host, settings, tmp_path_factory.mktemp("store") / "store.db")
-    gateway.start()
-    yield gateway.url
-    gateway.stop(0.0)
-
-
 @pytest.fixture
-def client(host: EngineHost, broker: Mosquitto, alice: Peer, tmp_path: Path) -> Iterator[Peer]:
+def client(builtin: EngineHost, broker: Mosquitto, alice: Peer, tmp_path: Path) -> Iterator[Peer]:
     """A client of a gateway that is connected."""
     address = f"mqtt://127.0.0.1:{broker.port}"
     settings = MqttSettings(url=address, node="box", delta_ms=0, drain_seconds=0.0)
-    gateway = MqttGateway(host, settings, BrokerAddress.parse(address), tmp_path / "batchdeck.db")
+    gateway = MqttGateway(
+        builtin, settings, BrokerAddress.parse(address), tmp_path / "batchdeck.db"
+    )
     gateway.start()
     assert status(alice)["state"] == "online"
     yield alice
@@ -70,9 +50,11 @@ def over_http(url: str, **fields: Any) -> dict[str, Any]:
     return told
 
 
-def test_those_of_a_reply_and_of_its_prompt_are_those_of_http(url: str, client: Peer) -> None:
+def test_those_of_a_reply_and_of_its_prompt_are_those_of_http(
+    builtin_url: str, client: Peer
+) -> None:
     asked = ASKED | {"prompt_logprobs": 2}
-    expected = over_http(url, **asked)
+    expected = over_http(builtin_url, **asked)
     client.ask("1", messages=MESSAGES, **asked)
     final = client.end("1")
     assert final["type"] == "final", final

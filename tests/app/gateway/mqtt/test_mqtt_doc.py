@@ -16,14 +16,11 @@ import pytest
 from pydantic import BaseModel
 
 from app.gateway.control import ControlMessage
-from app.gateway.faults import RETRYABLE, TYPES
 from app.gateway.mqtt.protocol.cards import Metrics, NodeCard
 from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, ErrorReply, Final
-from app.gateway.mqtt.protocol.requests import ALLOWED, ChatRequest
-from app.gateway.mqtt.protocol.topics import LEVEL, PREFIX, Caller, Topics
-from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.protocol.requests import ChatRequest
+from app.gateway.mqtt.protocol.topics import PREFIX, Caller, Topics
 from app.gateway.quotas import Quota
-from engine.api.sampling import SAMPLING_SPECS
 from tests.support.brokers import EXAMPLE, Mosquitto
 from tests.support.mqtt_peer import peer
 from tests.support.mqtt_serving import TIMEOUT, Serving, serving
@@ -78,10 +75,6 @@ def test_a_message_shown_is_one(name: str, text: str) -> None:
     assert {key: told[key] for key in shown} == shown if asked else told == shown
 
 
-def test_every_kind_of_message_is_shown() -> None:
-    assert {name for name, _ in MESSAGES} == MODELS.keys()
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -126,54 +119,6 @@ def test_each_field_has_its_row() -> None:
     assert list(FIELDS) == list(ChatRequest.model_fields)
 
 
-OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_row_of_a_field_says_what_is_so(name: str) -> None:
-    allowed, default, meaning = FIELDS[name]
-    field = ChatRequest.model_fields[name]
-    if field.is_required():
-        assert default == "required"
-    else:
-        value = field.default
-        assert default == ("none" if value is None else f"`{json.dumps(value)}`")
-    if name in ALLOWED:
-        assert allowed == ALLOWED[name]
-    else:  # a sampling parameter, which the other guide has, too
-        assert re.search(rf"\n\| `{name}` \| [^|]*\| {re.escape(allowed)} \| ", OPERATING)
-    if name in SAMPLING_SPECS and SAMPLING_SPECS[name].names["mqtt"] == name:
-        assert meaning.startswith(SAMPLING_SPECS[name].meaning)
-
-
-def test_the_defaults_of_the_server_are_told() -> None:
-    settings = MqttSettings()
-    unset = f"none is the server's setting, {settings.deadline_ms} unless changed"
-    assert FIELDS["deadline_ms"][2].endswith(unset)
-    text = " ".join(DOC.split())
-    for part in (
-        f"within {settings.delta_ms} ms (the setting `delta_ms`)",
-        f"`max_request_bytes`, {settings.max_request_bytes:,} unless changed",
-        f"A user may have {Quota().requests} unfinished requests",
-        f"a priority of at most `max_priority`, {Quota().max_priority}.",
-        f"at most `max_requests`, {settings.max_requests:,}.",
-        f"`{settings.pool}` unless set",
-        f"The parts in braces are {LEVEL}.",
-    ):
-        assert part in text
-
-
-def test_each_error_has_its_row() -> None:
-    table = rows("| code | type | retryable | when |")
-    assert [(int(code), kind.strip("`")) for code, kind, _, _ in table] == [
-        (code, kind)
-        for code, kind in TYPES.items()
-        if code != 401  # the broker knows who it is
-    ]
-    assert {int(row[0]) for row in table if row[2] == "yes"} == RETRYABLE
-    assert all(row[2] in ("yes", "no") for row in table)
-
-
 def test_each_topic_has_its_row() -> None:
     caller = Caller("{pool}", "{user}", "{client}", "{request_id}")
     topics = Topics("{pool}", "{node}")
@@ -193,11 +138,6 @@ def test_the_access_list_is_that_of_the_example() -> None:
     shown = re.findall(rf"^pattern \w+ {PREFIX}/.*", DOC, re.MULTILINE)
     assert len(shown) == 4
     assert re.findall(r"^pattern .*", (EXAMPLE / "acl").read_text(), re.MULTILINE) == shown
-
-
-def test_each_state_of_a_node_has_its_row() -> None:
-    states = SCHEMA["$defs"]["NodeCard"]["properties"]["state"]["enum"]
-    assert [row[0].strip("`") for row in rows("| state | meaning |")] == states
 
 
 # The examples, against a broker and a server.
@@ -249,12 +189,6 @@ class Shell:
 @pytest.fixture
 def shell(broker: Mosquitto) -> Shell:
     return Shell(broker.port)
-
-
-def test_every_example_is_run() -> None:
-    """Here; a new one wants a test."""
-    names = "ask ask-311 session watch publish cancel knobs client.py"
-    assert list(EXAMPLES) == names.split()
 
 
 @pytest.mark.parametrize("name", ["ask", "ask-311"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
@@ -135,28 +134,6 @@ def test_a_user_may_have_a_rate(broker: Mosquitto, alice: Peer, tmp_path: Path) 
         error = alice.end("3")
         assert "a minute" in error["error"]["message"]
         assert 1000 < error["retry_after_ms"] <= 30_000
-
-
-def test_retained_messages_do_nothing(broker: Mosquitto, alice: Peer, tmp_path: Path) -> None:
-    topic = alice.topic("req", "1")
-    body = {"messages": [{"role": "user", "content": "hello"}]}
-    try:
-        alice.publish(topic, json.dumps(body), retain=True)
-        alice.publish(f"{NODE}/knobs/set", b'{"set": {"paused": true}}', retain=True)
-        with serving(broker.port, tmp_path) as served:
-            served.until(lambda: len(served.gateway.view().bad) >= 1)
-            alice.ask("2")
-            served.accepted(1)
-            assert len(served.engine.submissions) == 1
-            assert not served.engine.snapshot().knob_history  # type: ignore[union-attr]
-    finally:
-        alice.publish(topic, b"", retain=True)
-        alice.publish(f"{NODE}/knobs/set", b"", retain=True)
-
-
-def test_an_empty_question_is_refused(served: Serving, alice: Peer) -> None:
-    alice.ask("1", "  ", session_id="s")
-    assert alice.end("1")["error"]["code"] == 400
 
 
 def test_a_mistake_of_ours_takes_no_other_request_along(

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from pathlib import Path
 
-import pytest
-
-from app.gateway.mqtt.transport import link
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_asking import finish
 from tests.support.mqtt_peer import Peer, peer
@@ -93,25 +88,6 @@ def test_who_asks_again_is_told_where_it_listens_now(served: Serving, alice: Pee
     assert {topic for topic, _, _ in alice.messages[1:]} == {f"{branch}/after"}
     told = {getattr(p, "CorrelationData", None) for p in alice.properties[1:]}
     assert told == {b"2"}
-
-
-def test_deltas_that_are_held_back_cost_no_time(
-    served: Serving, alice: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "CONGESTED_MESSAGES", 0)
-    flushes: list[float] = []
-    flush = served.gateway._exchanges._flush
-
-    def watched() -> None:
-        flushes.append(time.monotonic())
-        flush()
-
-    monkeypatch.setattr(served.gateway._exchanges, "_flush", watched)
-    alice.ask("1", "tell me all of it")
-    served.accepted(1)
-    served.engine.advance(3)
-    served.until(lambda: len(flushes) > 5)
-    assert min(after - before for before, after in itertools.pairwise(flushes)) > 0.01
 
 
 def test_thinking_has_fields_of_its_own(broker: Mosquitto, alice: Peer, tmp_path: Path) -> None:

@@ -13,22 +13,6 @@ LEVELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
 )
 
 
-def test_every_topic_is_where_clients_look() -> None:
-    assert TOPICS.requests == "llm/v1/default/req/+/+/+"
-    assert TOPICS.cancels == "llm/v1/default/cancel/+/+/+"
-    assert TOPICS.status == "llm/v1/default/node/box/status"
-    assert TOPICS.all_status == "llm/v1/default/node/+/status"
-    assert TOPICS.metrics == "llm/v1/default/node/box/metrics"
-    assert TOPICS.knobs == "llm/v1/default/node/box/knobs"
-    assert TOPICS.knobs_set == "llm/v1/default/node/box/knobs/set"
-    assert TOPICS.knobs_result == "llm/v1/default/node/box/knobs/result"
-    caller = Caller("default", "alice", "phone", "7")
-    assert caller.request_topic == "llm/v1/default/req/alice/phone/7"
-    assert caller.reply_topic == "llm/v1/default/rep/alice/phone/7"
-    assert caller.cancel_topic == "llm/v1/default/cancel/alice/phone/7"
-    assert caller.branch == "llm/v1/default/rep/alice/phone/"
-
-
 @given(LEVELS, LEVELS, LEVELS, LEVELS, LEVELS)
 def test_what_a_caller_publishes_to_names_them(
     pool: str, node: str, user: str, client: str, request_id: str

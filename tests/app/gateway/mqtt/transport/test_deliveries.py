@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from app.gateway.mqtt.transport.link import (
     CONGESTED_MESSAGES,
-    MAX_MESSAGES,
-    LinkPhase,
     Outcome,
     Outgoing,
 )
@@ -19,31 +16,6 @@ from tests.support.linked import online, until
 from tests.support.tcp_proxy import Packet, TcpProxy, To
 
 pytestmark = pytest.mark.usefixtures("hurried")
-
-
-async def test_a_frozen_broker_is_noticed_while_we_publish_and_costs_no_memory() -> None:
-    with Mosquitto() as broker:
-        async with online(broker.url, keepalive=2) as one:
-            link = one.link
-            broker.freeze()
-            began = time.monotonic()
-            waiting = asyncio.ensure_future(link.deliver(Outgoing("me/x", b"")))
-            taken = 0
-            congested_at = None
-            while link.state.phase is LinkPhase.ONLINE:
-                taken += sum(link.send(Outgoing("me/x", bytes(1000), qos=0)) for _ in range(500))
-                if link.congested(1) and congested_at is None:
-                    congested_at = taken
-                await asyncio.sleep(0.01)
-            # The bounds: a message in the socket's buffers more or less.
-            assert time.monotonic() - began < 2 * 2 + 0.5
-            assert "the broker has fallen silent" in link.state.detail
-            assert await waiting is Outcome.LOST
-            assert congested_at is not None
-            assert taken <= MAX_MESSAGES + 10_000
-            assert not link.congested(1)
-            broker.thaw()
-            await one.online()
 
 
 async def test_a_cancelled_delivery_harms_nothing(broker: Mosquitto, proxy: TcpProxy) -> None:

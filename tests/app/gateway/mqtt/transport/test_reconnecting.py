@@ -15,22 +15,6 @@ from tests.support.tcp_proxy import Packet, TcpProxy, To
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
-async def test_a_broker_killed_and_restarted_is_found_again() -> None:
-    will = Outgoing("watch/will", b"gone")
-    with Mosquitto() as broker:
-        async with online(broker.url, will=will) as one:
-            await until(lambda: one.payloads == [b"1"])
-            broker.kill()
-            await one.offline("the connection to the broker broke")
-            assert not one.link.send(Outgoing("me/x", b""))
-            await one.offline("no broker listens there")
-            broker.start()
-            await one.online()
-            # The broker forgot our subscriptions: they were made anew, and the birth after them.
-            await until(lambda: one.payloads == [b"1", b"2"])
-            assert one.link.reconnects == 1
-
-
 async def test_what_was_not_acknowledged_comes_again(broker: Mosquitto, proxy: TcpProxy) -> None:
     async with online(proxy.url, "again") as one, online(broker.url, "asker") as asker:
         one.acks = False

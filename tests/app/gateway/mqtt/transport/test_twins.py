@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from app.gateway.mqtt.transport.link import LinkPhase, Outcome, Outgoing
+from app.gateway.mqtt.transport.link import LinkPhase, Outgoing
 from tests.support.brokers import Mosquitto
 from tests.support.linked import online, party, until
 from tests.support.tcp_proxy import TcpProxy
@@ -22,30 +21,6 @@ def _server(name: str, boot: str) -> dict[str, Any]:
         "will": Outgoing(topic, f"{boot} offline".encode(), retain=True),
         "birth": lambda: (Outgoing(topic, f"{boot} online".encode(), retain=True),),
     }
-
-
-@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-async def test_of_two_under_one_identifier_the_older_yields(
-    broker: Mosquitto, protocol: str
-) -> None:
-    name = f"twin-{protocol}"
-    async with (
-        online(broker.url, name, protocol=protocol, **_server(name, "A")) as one,
-        online(broker.url, name, protocol=protocol, **_server(name, "B")) as two,
-    ):
-        await until(lambda: one.link.state.phase is LinkPhase.TAKEN_OVER)
-        assert "under the same client identifier" in one.link.state.detail
-        assert one.link.reconnects == 2
-        await until(lambda: two.link.reconnects == 2)
-        await two.online()
-        assert await two.link.deliver(Outgoing(f"{name}/x", b"mine")) is Outcome.TAKEN
-        async with online(broker.url, "look", subscriptions=((f"{name}/status", 1),)) as look:
-            await until(lambda: look.payloads[-1:] == [b"B online"])
-        # It comes back only when told to.
-        running = asyncio.create_task(one.link.run())
-        await until(lambda: two.link.state.phase is not LinkPhase.ONLINE)
-        await one.link.close()
-        await running
 
 
 async def test_a_server_killed_and_started_again_is_not_its_own_twin(broker: Mosquitto) -> None:
