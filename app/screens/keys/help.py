@@ -40,8 +40,10 @@ class HelpScreen(Dialog[None]):
     """The help, by place.
 
     Args:
-        sections: in the order in which they are shown.
         notes: what there is to know everywhere.
+
+    Attributes:
+        sections: in the order in which they are shown.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,7 +52,7 @@ class HelpScreen(Dialog[None]):
 
     def __init__(self, sections: Iterable[HelpSection], notes: str) -> None:
         super().__init__()
-        self._sections = list(sections)
+        self.sections = list(sections)
         self._notes = notes
 
     def compose(self) -> ComposeResult:
@@ -71,8 +73,8 @@ class HelpScreen(Dialog[None]):
 
     def _text(self, width: int) -> Content:
         parts: list[Content | tuple[str, str] | str] = []
-        longest = max((len(name) for one in self._sections for _, _, name in one.keys), default=0)
-        for section in self._sections:
+        longest = max((len(name) for one in self.sections for _, _, name in one.keys), default=0)
+        for section in self.sections:
             parts.append((f"{section.heading}\n", "bold $text-primary"))
             for row in section.keys:
                 parts += _row(*row, width, longest)

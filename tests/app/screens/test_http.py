@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
-
-import pytest
 
 from tests.app.screens.stage import REPLIES, staged
 from tests.support.scripted_http import ScriptedHttp
@@ -12,23 +11,22 @@ from tests.support.scripted_http import ScriptedHttp
 LAYOUTS = [(80, 24), (110, 30), (110, 36), (120, 40), (150, 30), (160, 48)]
 
 
-@pytest.mark.parametrize("size", LAYOUTS)
-async def test_gateways_share_a_place_that_the_one_asked_for_has(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    async with staged(tmp_path, REPLIES, mqtt=True, http=ScriptedHttp(), size=size) as stage:
+async def test_gateways_share_a_place_that_the_one_asked_for_has(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, http=ScriptedHttp(), size=(80, 24)) as stage:
         panels = stage.deck.panels
-        for key, panel, other in (
+        in_turn = (
             ("9", panels.http, panels.mqtt),
             ("8", panels.mqtt, panels.http),
             ("9", panels.http, panels.mqtt),
-        ):
+        )
+        for size, (key, panel, other) in product(LAYOUTS, in_turn):
+            await stage.pilot.resize_terminal(*size)
             await stage.press("f2", key)
             await stage.settle()
-            assert panel.has_focus
-            assert panel.display
-            assert panel.region.height >= 8
-            assert not other.display
+            assert panel.has_focus, size
+            assert panel.display, size
+            assert panel.region.height >= 8, size
+            assert not other.display, size
             shown = [one for _, one in panels.numbered if one.display]
             regions = [one.region for one in shown]
             assert not any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
@@ -36,16 +34,15 @@ async def test_gateways_share_a_place_that_the_one_asked_for_has(
             await stage.press("escape")
 
 
-@pytest.mark.parametrize("size", [(120, 40), (160, 48)])
-async def test_where_http_is_served_is_on_view_if_there_is_room(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+async def test_where_http_is_served_is_on_view_if_there_is_room(tmp_path: Path) -> None:
     gateway = ScriptedHttp()
     gateway.show(accepted=3, running=2)
-    async with staged(tmp_path, REPLIES, http=gateway, size=size) as stage:
-        screen = await stage.screen()
-        assert "✓ serving" in screen
-        assert "http://127.0.0.1:8000" in screen
+    async with staged(tmp_path, REPLIES, http=gateway, size=(120, 40)) as stage:
+        for size in ((120, 40), (160, 48)):
+            await stage.pilot.resize_terminal(*size)
+            screen = await stage.screen()
+            assert "✓ serving" in screen, size
+            assert "http://127.0.0.1:8000" in screen, size
 
 
 async def test_without_a_gateway_the_panel_says_how_to_have_one(tmp_path: Path) -> None:

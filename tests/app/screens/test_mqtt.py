@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -424,13 +425,12 @@ async def test_priority_keys_are_text_in_the_prompt(tmp_path: Path) -> None:
 # The panel.
 
 
-@pytest.mark.parametrize("size", LAYOUTS)
-async def test_every_panel_has_room_beside_the_broker(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    async with staged(tmp_path, REPLIES, mqtt=True, size=size) as stage:
+async def test_every_panel_has_room_beside_the_broker(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(80, 24)) as stage:
         deck = stage.deck
-        for keys in ((), ("f2",), ("8",), ("7",)):
+        for size, keys in product(LAYOUTS, ((), ("f2",), ("8",), ("7",), ("escape", "escape"))):
+            if not keys:
+                await stage.pilot.resize_terminal(*size)
             await stage.press(*keys)
             await stage.settle()
             shown = [panel for _, panel in deck.panels.numbered if panel.display]
@@ -449,22 +449,22 @@ async def test_every_panel_has_room_beside_the_broker(
                 assert deck.panels.log in shown
 
 
-@pytest.mark.parametrize("size", [(80, 24), (110, 30), (150, 30), (160, 48)])
-async def test_without_a_gateway_the_panel_says_how_to_have_one(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    async with staged(tmp_path, REPLIES, size=size) as stage:
+async def test_without_a_gateway_the_panel_says_how_to_have_one(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
         panel = stage.deck.panels.mqtt
-        await stage.press("f2")
-        assert not panel.display
-        await stage.press("8")
-        assert "MQTT is off." in await stage.screen()
-        assert panel.has_focus
-        await stage.press("r")
-        assert stage.toasts == []
-        await stage.press("2")
-        await stage.settle()
-        assert not panel.display
+        for size in ((80, 24), (110, 30), (150, 30), (160, 48)):
+            await stage.pilot.resize_terminal(*size)
+            await stage.press("f2")
+            assert not panel.display, size
+            await stage.press("8")
+            assert "MQTT is off." in await stage.screen(), size
+            assert panel.has_focus, size
+            await stage.press("r")
+            assert stage.toasts == []
+            await stage.press("2")
+            await stage.settle()
+            assert not panel.display, size
+            await stage.press("escape")
 
 
 async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_path: Path) -> None:

@@ -123,12 +123,6 @@ async def test_the_palette_runs_what_the_keys_do(tmp_path: Path) -> None:
         assert len(stage.sessions.sessions) == 1
 
 
-async def test_ctrl_c_says_what_ends_the_program(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        await stage.press("ctrl+c")
-        assert stage.toasts == ["^q ends the program; ^c copies where text is selected."]
-
-
 async def test_ctrl_c_knows_keys_that_were_changed(tmp_path: Path) -> None:
     async with staged(tmp_path, keys={"app.quit": "f10"}) as stage:
         await stage.press("f2", "ctrl+c")
@@ -195,15 +189,6 @@ async def test_what_nobody_looks_at_is_painted_more_rarely(tmp_path: Path) -> No
         assert stage.deck.pump.cadence.stream == usual
 
 
-@pytest.mark.parametrize("theme", [None, "dark", "light", "ansi", "nord"])
-async def test_themes(tmp_path: Path, theme: str | None) -> None:
-    async with staged(tmp_path, REPLIES, theme=theme) as stage:
-        await stage.send("one")
-        await stage.finish()
-        assert "The first reply." in await stage.screen()
-        assert stage.app.current_theme.dark is (theme != "light")
-
-
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -238,23 +223,6 @@ async def test_keys_are_changed_by_the_settings(tmp_path: Path) -> None:
         await stage.press("ctrl+s")
         assert stage.prompt == ""
         assert stage.sessions.current.history == ("on\ne",)
-
-
-async def test_every_binding_has_a_name_of_its_own(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        deck = stage.deck
-        nodes = (stage.app, deck, deck.chat.transcript, *(p for _, p in deck.panels.numbered))
-        # A key that is bound to two actions of one place has one name.
-        own = {
-            (cls, binding.id)
-            for node in nodes
-            for cls in type(node).__mro__
-            if cls.__module__.startswith(("app.", "widgets."))
-            for binding in cls.__dict__.get("BINDINGS", ())
-        }
-        names = [name for _, name in own]
-        assert None not in names
-        assert len(names) == len(set(names)) > 30
 
 
 def test_a_crash_is_raised_once_the_terminal_is_itself_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,17 @@ async def test_modes_and_panels_of_a_small_terminal(tmp_path: Path) -> None:
         assert deck.chat.prompt.area.has_focus
 
 
-@pytest.mark.parametrize("size", [(40, 8), (59, 15), (60, 16), (80, 24), (109, 24), (110, 24)])
-async def test_no_size_is_too_small_to_chat(tmp_path: Path, size: tuple[int, int]) -> None:
-    async with staged(tmp_path, REPLIES, size=size) as stage:
-        await stage.press(*"one", "enter")
-        await stage.finish()
-        assert "The first reply." in await stage.screen()
-        assert stage.deck.panels.kpi.region.height == 1
-        await stage.press("f2")
-        assert "TTFT" in await stage.screen()
+async def test_no_size_is_too_small_to_chat(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(40, 8)) as stage:
+        for size in ((40, 8), (59, 15), (60, 16), (80, 24), (109, 24), (110, 24)):
+            await stage.pilot.resize_terminal(*size)
+            await stage.press("ctrl+n", *"one", "enter")
+            await stage.finish()
+            assert "The first reply." in await stage.screen(), size
+            assert stage.deck.panels.kpi.region.height == 1, size
+            await stage.press("f2")
+            assert "TTFT" in await stage.screen(), size
+            await stage.press("f2")
 
 
 async def test_chat_and_engine_stand_side_by_side_and_reflow(tmp_path: Path) -> None:
@@ -134,30 +137,31 @@ async def test_escape_leaves_the_engine_view_before_it_stops_a_reply(tmp_path: P
         assert not stage.sessions.current.chat.is_busy
 
 
-@pytest.mark.parametrize("panel", ["2", "3", "4", "6", "7"])
 async def test_escape_beside_the_chat_goes_to_the_prompt_before_it_stops_a_reply(
-    tmp_path: Path, panel: str
+    tmp_path: Path,
 ) -> None:
     async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
-        await stage.send("long")
-        await stage.turn(2)
-        await stage.press("f2", panel)
-        await stage.bar("esc Chat")
-        await stage.press("escape")
-        assert stage.deck.chat.prompt.area.has_focus
-        await stage.turn(1)
-        assert stage.sessions.current.chat.is_busy
-        await stage.bar("esc Stop")
-        await stage.press("escape")
-        await stage.turn(1)
-        assert not stage.sessions.current.chat.is_busy
+        for panel in "23467":
+            await stage.press("ctrl+n")
+            await stage.send("long")
+            await stage.turn(2)
+            await stage.press("f2", panel)
+            await stage.bar("esc Chat")
+            await stage.press("escape")
+            assert stage.deck.chat.prompt.area.has_focus, panel
+            await stage.turn(1)
+            assert stage.sessions.current.chat.is_busy, panel
+            await stage.bar("esc Stop")
+            await stage.press("escape")
+            await stage.turn(1)
+            assert not stage.sessions.current.chat.is_busy, panel
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_keys_below_fit(tmp_path: Path, size: tuple[int, int]) -> None:
-    async with staged(tmp_path, REPLIES, size=size) as stage:
+async def test_the_keys_below_fit(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
         await stage.press("f2")
-        for panel in "12345678":
+        for size, panel in product(((80, 24), (120, 40)), "12345678"):
+            await stage.pilot.resize_terminal(*size)
             await stage.press(panel)
             bar = (await stage.screen()).splitlines()[-1]
             keys = stage.deck.key_bar.shown()
@@ -168,34 +172,17 @@ async def test_the_keys_below_fit(tmp_path: Path, size: tuple[int, int]) -> None
             assert "Chat" in [key.words for key in keys]
 
 
-async def test_no_room_of_a_small_terminal_is_mostly_empty(tmp_path: Path) -> None:
-    """The page of latencies and devices is used in full."""
-    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
-        for text in ("one", "two", "one"):
-            await stage.send(text)
-            await stage.finish()
-        await stage.press("f2", "4")
-        await stage.screen()  # only what is laid out is read
-        await stage.turn()
-        text = (await stage.screen()).splitlines()
-        empty = [line for line in text if not line.strip(" │┃╭╮╰╯─┏┓┗┛━")]
-        assert len(empty) <= 5  # of the chart's rows some have no point
-        assert any("TTFT p99 over 1m" in line for line in text)
-        assert any("TTFT · samples by time" in line for line in text)
-        assert any(line.startswith("│ CPU") for line in text)
-
-
-@pytest.mark.parametrize("size", [(120, 40), (160, 48), (200, 60)])
-async def test_an_idle_map_is_not_the_largest_room(tmp_path: Path, size: tuple[int, int]) -> None:
-    async with staged(tmp_path, REPLIES, size=size) as stage:
+async def test_an_idle_map_is_not_the_largest_room(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(120, 40)) as stage:
         panels = stage.deck.panels
-        await stage.settle()
-        height = panels.kv.region.height
-        assert height <= 9
-        assert panels.batch.region.height > height
-        assert panels.latency.region.height > height
-        if panels.table.display:
-            assert panels.table.region.height > height
+        for size in ((120, 40), (160, 48), (200, 60)):
+            await stage.pilot.resize_terminal(*size)
+            await stage.settle()
+            height = panels.kv.region.height
+            assert height <= 9, size
+            assert panels.batch.region.height > height, size
+            assert panels.latency.region.height > height, size
+            assert not panels.table.display or panels.table.region.height > height, size
 
 
 async def test_beside_a_broker_and_a_full_map_there_is_a_chart(tmp_path: Path) -> None:
@@ -209,11 +196,8 @@ async def test_beside_a_broker_and_a_full_map_there_is_a_chart(tmp_path: Path) -
         assert "-30s" in "".join(rows(panels.latency))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
-async def test_what_is_said_in_passing_covers_nothing_that_moves(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    async with staged(tmp_path, REPLIES, size=size, notices=True) as stage:
+async def test_what_is_said_in_passing_covers_nothing_that_moves(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24), notices=True) as stage:
         before = (await stage.screen()).splitlines()
         stage.deck.notify("The first sentence.")
         stage.deck.notify("The second sentence.")

@@ -175,29 +175,27 @@ async def test_a_file_is_attached_by_its_path(tmp_path: Path) -> None:
         assert stage.engine.submissions[0].messages[0].content == "notes.txt:\n```\none\ntwo\n```"
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"\x89PNG\r\n", "{path} (6 bytes) is no text: byte 0 is not of UTF-8"),
-        (b"a\0b", "{path} (3 bytes) is no text: byte 1 is not of UTF-8"),
-        (b" \n", "{path} is empty; a text file can be attached"),
-        (None, "{path} is no file; a text file can be attached"),
-        (b"x" * (MAX_BYTES + 1), "{path} has 4,194,305 bytes; at most 4,194,304 can be attached"),
-    ],
-    ids=("binary", "zeros", "blank", "missing", "large"),
-)
-async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(
-    tmp_path: Path, content: bytes | None, sentence: str
-) -> None:
+NO_TEXT: list[tuple[bytes | None, str]] = [
+    (b"\x89PNG\r\n", "{path} (6 bytes) is no text: byte 0 is not of UTF-8"),
+    (b"a\0b", "{path} (3 bytes) is no text: byte 1 is not of UTF-8"),
+    (b" \n", "{path} is empty; a text file can be attached"),
+    (None, "{path} is no file; a text file can be attached"),
+    (b"x" * (MAX_BYTES + 1), "{path} has 4,194,305 bytes; at most 4,194,304 can be attached"),
+]
+
+
+async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    if content is not None:
-        path.write_bytes(content)
     async with staged(tmp_path) as stage:
         stage.deck.chat.prompt.area.load_text("Sum it up.")
-        assert not stage.deck.drafts.attach(str(path))
-        await stage.turn()
-        assert stage.toasts[0].startswith(sentence.format(path=path))
-        assert (stage.prompt, stage.deck.chat.composer.attachments) == ("Sum it up.", ())
+        for content, sentence in NO_TEXT:
+            path.unlink(missing_ok=True)
+            if content is not None:
+                path.write_bytes(content)
+            assert not stage.deck.drafts.attach(str(path))
+            await stage.turn()
+            assert stage.toasts[-1].startswith(sentence.format(path=path))
+            assert (stage.prompt, stage.deck.chat.composer.attachments) == ("Sum it up.", ())
         assert not stage.deck.drafts.attach("~nobody-of-that-name/file")
         await stage.turn()
         assert stage.toasts[-1].startswith("~nobody-of-that-name/file is no file")

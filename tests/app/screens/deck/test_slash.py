@@ -56,15 +56,6 @@ def test_first_words_are_enough_where_they_mean_one_thing() -> None:
         find("stop", all_of_them)
 
 
-def test_an_unknown_one_is_told_the_closest_names() -> None:
-    with pytest.raises(UnknownSlashError) as caught:
-        find("exprt", slashes("new-chat", "export-chat", "close-chat"))
-    assert str(caught.value) == (
-        "/exprt is no command and no saved prompt; close to it are /export-chat. A message that"
-        " begins with a slash is written with two."
-    )
-
-
 def test_of_close_names_the_one_that_begins_alike_comes_first() -> None:
     with pytest.raises(UnknownSlashError, match="close to it are /temperature, /tmpo\\."):
         find("tempo", slashes("tmpo", "temperature"))

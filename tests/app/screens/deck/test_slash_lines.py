@@ -67,31 +67,30 @@ async def test_settings_are_changed_by_a_line(tmp_path: Path) -> None:
         assert stage.toasts == []
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("/temperature hot", "temperature is 'hot'; it must be a number from 0 to 100"),
-        ("/thinking maybe", "thinking is 'maybe'; it must be on or off"),
-        ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-"),
-        ("/tempo 1", "/tempo is no command and no saved prompt; close to it are /temperature"),
-        ("/import /none", "/none is no file; chats are imported from JSON."),
-        ("/new-chat now", "/new-chat takes nothing after it."),
-        ("/attach /none", "/none is no file; a text file can be attached"),
-        ("/model", "/model needs a name, a folder, a file or a hub id."),
-        ("/save", "A prompt cannot be called '': a name has up to 40 letters"),
-        ("/save new-chat x", "/new-chat is a command; choose another name."),
-        ("/save mine", "There is no text to save yet."),
-    ],
-)
-async def test_what_is_wrong_is_said_and_the_line_stays(
-    tmp_path: Path, line: str, sentence: str
-) -> None:
+WRONG = [
+    ("/temperature hot", "temperature is 'hot'; it must be a number from 0 to 100"),
+    ("/thinking maybe", "thinking is 'maybe'; it must be on or off"),
+    ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-"),
+    ("/tempo 1", "/tempo is no command and no saved prompt; close to it are /temperature"),
+    ("/import /none", "/none is no file; chats are imported from JSON."),
+    ("/new-chat now", "/new-chat takes nothing after it."),
+    ("/attach /none", "/none is no file; a text file can be attached"),
+    ("/model", "/model needs a name, a folder, a file or a hub id."),
+    ("/save", "A prompt cannot be called '': a name has up to 40 letters"),
+    ("/save new-chat x", "/new-chat is a command; choose another name."),
+    ("/save mine", "There is no text to save yet."),
+]
+
+
+async def test_what_is_wrong_is_said_and_the_line_stays(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        await say(stage, line)
-        (toast,) = stage.toasts
-        assert toast.startswith(sentence)
-        assert stage.prompt == line
-        assert stage.engine.submissions == []
+        for line, sentence in WRONG:
+            await say(stage, line)
+            (toast,) = stage.toasts
+            assert toast.startswith(sentence)
+            assert stage.prompt == line
+            assert stage.engine.submissions == []
+            stage.app.clear_notifications()
 
 
 async def test_the_line_is_back_where_a_file_is_none_of_chats(tmp_path: Path) -> None:
@@ -111,14 +110,15 @@ async def test_attach_asks_for_a_path_that_is_not_there(tmp_path: Path) -> None:
         assert stage.toasts == []
 
 
-@pytest.mark.parametrize("line", ["/import", "/attach", "/rename"])
-async def test_enter_runs_a_name_that_is_written_whole(tmp_path: Path, line: str) -> None:
+async def test_enter_runs_a_name_that_is_written_whole(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        await stage.press(*line)
-        assert offered(stage)
-        await stage.press("enter")
-        assert isinstance(stage.app.screen, AskText)
-        assert stage.prompt == ""
+        for line in ("/import", "/attach", "/rename"):
+            await stage.press(*line)
+            assert offered(stage), line
+            await stage.press("enter")
+            assert isinstance(stage.app.screen, AskText), line
+            assert stage.prompt == "", line
+            await stage.press("escape")
 
 
 async def test_enter_takes_another_that_is_gone_to(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from textual.widgets import Footer
 
 from app.screens.keys.key_bar import KeyBar
 from tests.app.screens.stage import REPLIES, staged
@@ -33,14 +32,6 @@ async def test_others_are_shown_when_others_act(tmp_path: Path) -> None:
         await stage.bar("esc Chat")
         await stage.press("f2")
         await stage.bar("esc Chat", shown=False)
-
-
-async def test_the_keys_are_part_of_the_first_picture(tmp_path: Path) -> None:
-    """They are no widgets, which would be made only once all else is painted."""
-    async with staged(tmp_path) as stage:
-        bar = stage.deck.key_bar
-        assert not bar.children
-        assert not stage.app.query(Footer)
 
 
 async def test_a_picture_of_the_screen_waits_for_no_timer(
@@ -71,21 +62,6 @@ async def test_help_comes_first_and_the_palette_stands_at_the_right(tmp_path: Pa
         assert words(bar)[0] == "Help"
         assert screen(stage.app)[-1].rstrip().endswith(words(bar)[-1])
         assert bar.shown()[-1].id == "app.palette"
-
-
-async def test_the_map_of_the_cache_says_how_a_block_is_picked(tmp_path: Path) -> None:
-    async with staged(tmp_path, size=(120, 40)) as stage:
-        await stage.press("f2", "3")
-        await stage.bar("↑↓←→ Pick block")
-
-
-async def test_who_sees_the_engine_is_not_told_how_to_get_there(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        await stage.bar("f2 Engine")
-        await stage.press("f2")
-        await stage.bar("f2 Engine", shown=False)
-        await stage.press("f2")
-        await stage.bar("f2 Engine")
 
 
 async def test_below_a_dialog_no_key_of_the_screen_is_shown(tmp_path: Path) -> None:

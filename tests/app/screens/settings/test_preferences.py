@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from textual.widgets import Input, Label
 
 from app.screens.settings.change_settings import ChangeSettings, PressKey
@@ -133,23 +132,23 @@ async def test_a_target_is_set_and_remembered(tmp_path: Path) -> None:
     assert next_start(tmp_path).knobs == {"ttft_target_ms": 250.0}
 
 
-@pytest.mark.parametrize(
-    ("words", "typed", "told"),
-    [
-        ("ttft_target", "soon", "Time to first token is 'soon'; it must be a number"),
-        ("alerts.kv", "-1", "alerts.kv is -1.0; it should be greater than or equal to 0"),
-        ("alerts.kv", "much", "alerts.kv is 'much'; it must be a number, on or off"),
-    ],
-)
-async def test_what_cannot_be_is_refused_and_not_kept(
-    words: str, typed: str, told: str, tmp_path: Path
-) -> None:
+REFUSED = [
+    ("ttft_target", "soon", "Time to first token is 'soon'; it must be a number"),
+    ("alerts.kv", "-1", "alerts.kv is -1.0; it should be greater than or equal to 0"),
+    ("alerts.kv", "much", "alerts.kv is 'much'; it must be a number, on or off"),
+]
+
+
+async def test_what_cannot_be_is_refused_and_not_kept(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        dialog = await find(stage, words)
-        await stage.press("enter")
-        await stage.press(*(k if k != "-" else "minus" for k in typed), "enter")
-        await stage.screen()
-        assert dialog.outcome == told
+        for words, typed, told in REFUSED:
+            dialog = await find(stage, words)
+            await stage.press("enter")
+            await stage.press(*(k if k != "-" else "minus" for k in typed), "enter")
+            await stage.screen()
+            assert dialog.outcome == told
+            await stage.press(*("escape",) * 3)
+            assert stage.app.screen is stage.deck
     assert not (tmp_path / "interface.toml").exists()
 
 
@@ -209,27 +208,26 @@ async def test_its_own_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
         assert "Enter changes, ← f19 chooses, f20 resets, esc closes" in await stage.screen()
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "told"),
-    [
-        (
-            "chat.new",
-            "ctrl+w",
-            "chat.new: ctrl+w is that of chat.close (close the chat; it is kept)",
-        ),
-        ("chat.new", "f1", "chat.new: f1 is that of app.help (every key, first of where you are)"),
-        ("app.quit", "q", "app.quit: q could not be typed any more"),
-        ("app.quit", "full_stop", "app.quit: full_stop could not be typed any more"),
-        ("app.quit", "slash", "app.quit: slash could not be typed any more"),
-    ],
-)
-async def test_a_key_that_has_a_meaning_is_refused(
-    name: str, key: str, told: str, tmp_path: Path
-) -> None:
+TAKEN = [
+    (
+        "chat.new",
+        "ctrl+w",
+        "chat.new: ctrl+w is that of chat.close (close the chat; it is kept)",
+    ),
+    ("chat.new", "f1", "chat.new: f1 is that of app.help (every key, first of where you are)"),
+    ("app.quit", "q", "app.quit: q could not be typed any more"),
+    ("app.quit", "full_stop", "app.quit: full_stop could not be typed any more"),
+    ("app.quit", "slash", "app.quit: slash could not be typed any more"),
+]
+
+
+async def test_a_key_that_has_a_meaning_is_refused(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        dialog = await find(stage, name)
-        await stage.press("enter", key)
-        await stage.screen()
-        assert dialog.outcome == told
-        assert stage.app.is_running
+        for name, key, told in TAKEN:
+            dialog = await find(stage, name)
+            await stage.press("enter", key)
+            await stage.screen()
+            assert dialog.outcome == told
+            await stage.press("escape")
+            assert stage.app.screen is stage.deck
     assert not (tmp_path / "interface.toml").exists()

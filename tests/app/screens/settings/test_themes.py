@@ -33,17 +33,18 @@ async def test_all_text_on_the_screen_is_legible(tmp_path: Path) -> None:
     async with staged(tmp_path, {"one": REPLY}, size=(160, 48)) as stage:
         await stage.send("one")
         await stage.turn(2)
-        assert await faint_in(stage, PAINTED) == {}
+        assert await faint_in(stage, SOME) == {}
         await stage.finish()
         stage.deck.chat.transcript.go_to(stage.sessions.current.chat.messages[-1].id, ["bold"])
         assert await faint_in(stage, PAINTED) == {}
 
 
-@pytest.mark.parametrize("keys", [("f1",), ("f3",), ("f9", "down"), ("f2", "p")], ids=str)
-async def test_all_text_of_a_dialog_is_legible(keys: tuple[str, ...], tmp_path: Path) -> None:
+async def test_all_text_of_a_dialog_is_legible(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        await stage.press(*keys)
-        assert await faint_in(stage, SOME) == {}
+        for keys in (("f1",), ("f3",), ("f9", "down"), ("f2", "p")):
+            await stage.press(*keys)
+            assert await faint_in(stage, SOME) == {}, keys
+            await stage.press("escape")
 
 
 async def faint_in(stage: Stage, themes: list[str]) -> dict[str, list[str]]:
