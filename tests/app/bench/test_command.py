@@ -29,15 +29,6 @@ def value(report: str, label: str) -> Sequence[str]:
     return line.partition(":")[2].split()
 
 
-def test_help_names_the_options() -> None:
-    result = bench("--help")
-    assert result.exit_code == 0
-    assert result.output.startswith("Usage: tui bench ")
-    for option in ("--request-rate", "--random-output-len", "--goodput", "--compare", "--simulate"):
-        assert f" {option} " in result.output
-    assert "more_targets" not in result.output
-
-
 def test_the_built_in_model_serves_a_workload(own_process: Path) -> None:
     file, steps = own_process / "result.json", own_process / "steps.jsonl"
     result = bench(

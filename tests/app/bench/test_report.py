@@ -104,58 +104,6 @@ def test_what_was_not_asked_for_and_what_has_no_sample_is_left_out() -> None:
     assert "Goodput" not in text
 
 
-def test_the_rows_are_those_of_vllm_bench_serve_in_its_order() -> None:
-    measured, seconds = measure({"ttft": 1200.0})
-    found = figures(measured, seconds, goodput=True, max_concurrency=8, request_rate=0.5)
-    lines = to_text([("a", found)]).splitlines()
-    assert lines[0] == "============ Serving Benchmark Result ============"
-    labels = [line.partition(":")[0] for line in lines[1:-1]]
-    assert labels == [
-        "Successful requests",
-        "Failed requests",
-        "Maximum request concurrency",
-        "Request rate configured (RPS)",
-        "Benchmark duration (s)",
-        "Total input tokens",
-        "Total generated tokens",
-        "Request throughput (req/s)",
-        "Request goodput (req/s)",
-        "Output token throughput (tok/s)",
-        "Peak output token throughput (tok/s)",
-        "Peak concurrent requests",
-        "Total token throughput (tok/s)",
-        "---------------Time to First Token----------------",
-        "Mean TTFT (ms)",
-        "Median TTFT (ms)",
-        "P99 TTFT (ms)",
-        "-----Time per Output Token (excl. 1st token)------",
-        "Mean TPOT (ms)",
-        "Median TPOT (ms)",
-        "P99 TPOT (ms)",
-        "---------------Inter-token Latency----------------",
-        "Mean ITL (ms)",
-        "Median ITL (ms)",
-        "P99 ITL (ms)",
-        "----------------End-to-end Latency----------------",
-        "Mean E2EL (ms)",
-        "Median E2EL (ms)",
-        "P99 E2EL (ms)",
-        "-------------------Engine Steps-------------------",
-        "Steps",
-        "Mean step time (ms)",
-        "Mean batch (sequences)",
-        "Mean step size (tokens)",
-        "KV slots given but unused (%)",
-        "Padding and bubbles (% of tokens)",
-        "Preemptions",
-        "Preemptions by swapping",
-        "Prefix cache hit rate (%)",
-    ]
-    assert lines[1] == "Successful requests:                     3"
-    assert lines[5] == "Benchmark duration (s):                  12.00"
-    assert {len(line) for line in lines if line.startswith(("-", "="))} == {50}
-
-
 def test_settings_stand_side_by_side_with_their_ratio_to_the_first() -> None:
     one = {"completed": 4.0, "duration": 2.0, "preemptions": 0.0}
     other = {"completed": 4.0, "duration": 3.0, "preemptions": 2.0, "mean_ttft_ms": 8.0}

@@ -292,12 +292,6 @@ def test_interrupted_at_the_first_rate_there_is_nothing_to_draw(
     assert "\u2502" not in capsys.readouterr().out
 
 
-def test_an_infinite_burstiness_is_written_as_a_text(own_process: Path) -> None:
-    file = own_process / "sweep.json"
-    assert run(replace(SMALL, rate="8", burstiness=math.inf, json_file=file)) == ExitCode.OK
-    assert json.loads(file.read_text())["options"]["burstiness"] == "inf"
-
-
 def test_a_folder_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--json: there is no folder .*nowhere"):
         run(replace(SMALL, json_file=tmp_path / "nowhere" / "sweep.json"))

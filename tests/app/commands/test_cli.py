@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ def tui(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, arguments, prog_name="tui")
 
 
-@pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
+@pytest.mark.parametrize("flag", ["-h", "--version"])
 def test_help_and_version_load_nothing_of_weight(flag: str) -> None:
     code = (
         "import sys\nfrom app.commands.cli import main\n"
@@ -261,19 +260,23 @@ def test_a_wrong_variable_and_a_wrong_key_are_named(
     assert result.stderr.startswith("tui: TUI_TOP_K: top_k is 'x'; it must be an integer")
 
 
-@pytest.mark.parametrize("command", ["", "serve --embedded-broker"])
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("command", "level", "told"),
     [
         (
+            "",
             "banana",
             "tui: BATCHDECK_KERNELS is 'banana'; allowed are amx, avx512, avxvnni, avx2, off\n",
         ),
-        ("amx", "tui: BATCHDECK_KERNELS is 'amx'; this processor allows avx2, off\n"),
+        (
+            "serve --embedded-broker",
+            "amx",
+            "tui: BATCHDECK_KERNELS is 'amx'; this processor allows avx2, off\n",
+        ),
     ],
 )
 def test_a_level_of_kernels_that_cannot_be_had_is_refused_before_torch_is_imported(
-    level: str, told: str, command: str, own_process: Path
+    command: str, level: str, told: str, own_process: Path
 ) -> None:
     # An older processor: another extension stands in the place of ours.
     code = (
@@ -316,34 +319,24 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize(("line", "told"), UNKNOWN.items())
-def test_a_model_that_there_is_not_is_told_before_torch_is_imported(
-    line: str, told: str, own_process: Path
-) -> None:
+def test_a_model_that_there_is_not_is_told_before_torch_is_imported(own_process: Path) -> None:
     code = (
         "import sys\nfrom app.commands.cli import main\n"
-        "try:\n    main()\n"
-        "finally:\n    assert not {'torch', 'transformers'} & set(sys.modules)\n"
+        f"for line in {list(UNKNOWN)}:\n"
+        "    print('$ tui', line, file=sys.stderr)\n"
+        "    sys.argv[1:] = line.split()\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n"
+        f"        assert end.code == {ExitCode.NO_MODEL.value}, line\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, *line.split()], input="x\n", capture_output=True, text=True
-    )
-    assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, "")
-    assert f"tui: {told}" in ran.stderr
-    assert "Traceback" not in ran.stderr
+    ran = subprocess.run([sys.executable, "-c", code], input="x\n", capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    for line, told in UNKNOWN.items():
+        assert f"tui: {told}" in ran.stderr.partition(f"$ tui {line}\n")[2].partition("$ tui")[0]
 
 
-@pytest.mark.parametrize(
-    ("model", "told"),
-    [
-        ("nope", f"model 'nope' is unknown; {SHIPPED} has builtin, "),
-        ("qwen3-0.6", "model 'qwen3-0.6' is unknown; close to it are qwen3-0.6b, qwen3"),
-        ("./nope", "folder ./nope does not exist"),
-    ],
-)
-def test_the_interface_refuses_such_a_model_before_it_opens(
-    model: str, told: str, own_process: Path
-) -> None:
+def test_the_interface_refuses_such_a_model_before_it_opens(own_process: Path) -> None:
     code = (
         "import sys\nfrom app.commands.cli import main\nfrom app.process import process\n"
         "process.is_terminal = lambda stream: True\n"
@@ -351,13 +344,14 @@ def test_the_interface_refuses_such_a_model_before_it_opens(
         "finally:\n    assert not {'torch', 'textual'} & set(sys.modules)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code, "--model", model],
+        [sys.executable, "-c", code, "--model", "qwen3-0.6"],
         capture_output=True,
         text=True,
         env={**os.environ, "TERM": "xterm"},
     )
     assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, "")
-    assert ran.stderr.startswith(f"tui: could not load {model}: {told}")
+    told = "model 'qwen3-0.6' is unknown; close to it are qwen3-0.6b, qwen3"
+    assert ran.stderr.startswith(f"tui: could not load qwen3-0.6: {told}")
 
 
 def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
@@ -391,7 +385,7 @@ def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
     assert "0xff, which is not valid UTF-8" in invalid["error"]["message"]
 
 
-@pytest.mark.parametrize("module", ["typer", "app.settings.settings", "app.process.process"])
+@pytest.mark.parametrize("module", ["typer", "app.process.process"])
 def test_ctrl_c_ends_it_without_a_traceback_while_it_is_imported(module: str) -> None:
     code = (
         "import signal, sys\n"
@@ -406,8 +400,3 @@ def test_ctrl_c_ends_it_without_a_traceback_while_it_is_imported(module: str) ->
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
-
-
-def test_the_program_begins_where_ctrl_c_is_heard() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    assert project["project"]["scripts"] == {"tui": "app.commands.start:main"}

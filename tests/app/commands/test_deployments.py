@@ -108,29 +108,6 @@ def test_keys_are_not_committed() -> None:
     assert ".env" in Path(".gitignore").read_text().splitlines()
 
 
-def test_the_image_compiles_kernels_and_keeps_them() -> None:
-    assert "apt-get install --yes --no-install-recommends gcc libc6-dev" in SERVED
-    assert "\nVOLUME /data\n" in SERVED
-    kept = image_environment()
-    folders = ("TUI_DATA_DIR", "TUI_LOG_FILE", "HF_HOME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR")
-    assert all(PurePosixPath(kept[name]).is_relative_to("/data") for name in folders)
-    # Its user may write there, and nobody else reads what was said.
-    own = SERVED.index(
-        "useradd --uid 1000 --create-home batchdeck && install -d -m 700 -o batchdeck"
-    )
-    assert own < SERVED.index("USER batchdeck")
-    assert "batchdeck:/data" in service("compose.yaml")["volumes"]
-    assert "must belong to user 1000" in DOCKERFILE
-
-
-def test_compose_reserves_the_gpus_where_it_is_asked_to() -> None:
-    assert "deploy" not in service("compose.yaml")  # it could not start without a GPU
-    gpu = service("gpu.yaml")
-    assert gpu["build"]["args"] == {"PIP_EXTRA_INDEX_URL": ""}
-    (reserved,) = gpu["deploy"]["resources"]["reservations"]["devices"]
-    assert reserved == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-
-
 def test_all_ask_at_the_address_that_the_image_listens_on() -> None:
     port = int(re.findall(r'"--http", "0\.0\.0\.0:(\d+)"\]$', SERVED, flags=re.MULTILINE)[0])
     assert f"\nEXPOSE {port}\n" in SERVED
@@ -153,16 +130,6 @@ def test_variables_are_settings() -> None:
     for stated in (image_environment(), composed, unit_environment()):
         assert any(name.startswith("TUI_") for name in stated)
         assert unknown_variables(stated) == []
-
-
-def test_the_unit_has_folders_to_keep_kernels_and_verdicts_in() -> None:
-    found, kept = unit(), unit_environment()
-    for folder in ("StateDirectory", "CacheDirectory", "LogsDirectory"):
-        assert (found[folder], found[f"{folder}Mode"]) == ("batchdeck", "0700")
-    assert kept["TRITON_CACHE_DIR"].startswith("%C/batchdeck/")
-    assert kept["XDG_CACHE_HOME"] == kept["HF_HOME"] == "%C/batchdeck"
-    assert kept["TUI_DATA_DIR"] == "%S/batchdeck"
-    assert kept["TUI_LOG_FILE"].startswith("%L/batchdeck/")
 
 
 def test_there_is_time_for_the_replies_that_run_when_it_is_stopped() -> None:

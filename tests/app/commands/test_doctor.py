@@ -80,15 +80,6 @@ def test_torch_that_cannot_be_imported_is_told_with_the_way_to_get_it(
     assert doctor.CPU_TORCH in missing
 
 
-def test_an_sqlite_that_cannot_index_text_is_told(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "has_fts5", lambda: False)
-    code, text = examine()
-    assert code == ExitCode.OK
-    assert "SQLite: chats are found by their titles alone" in text
-
-
 def test_the_kernels_in_use_are_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     def native(levels: list[str], threads: int) -> SimpleNamespace:
         return SimpleNamespace(
@@ -326,15 +317,6 @@ def test_a_model_or_device_that_cannot_be_had(
     code, text = examine(**flags)
     assert code == ExitCode.FAILED
     assert f"\nMissing\n  {told}" in text
-
-
-def test_a_folder_may_begin_with_the_home_folder(
-    examine: Examine, own_process: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(own_process))
-    code, text = examine(model="~/nope")
-    assert code == ExitCode.FAILED
-    assert f"model: folder {own_process / 'nope'} does not exist" in text
 
 
 def test_a_model_that_is_still_to_be_downloaded_is_no_fault(examine: Examine) -> None:

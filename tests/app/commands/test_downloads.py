@@ -190,10 +190,3 @@ def test_a_command_stands_where_a_name_may_stand(
     )
     result = CliRunner().invoke(cli.app, ["models", *arguments])
     assert (result.output, calls) == ("", [called])
-
-
-def test_help_of_models_has_options_and_commands() -> None:
-    output = CliRunner().invoke(cli.app, ["models", "--help"]).output
-    for wanted in ("[NAME] | COMMAND", "--quantize WIDTH", "  get ", "  list ", "  remove "):
-        assert wanted in output
-    assert "registry " not in output.partition("Commands:")[2]

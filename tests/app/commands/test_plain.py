@@ -59,10 +59,12 @@ def ask(*arguments: str) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO, B
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],
+    ("number", "code", "flags"),
+    [
+        (signal.SIGINT, ExitCode.INTERRUPTED, ["--each"]),
+        (signal.SIGTERM, ExitCode.TERMINATED, []),
+    ],
 )
-@pytest.mark.parametrize("flags", [[], ["--each"]], ids=["one", "each"])
 def test_a_signal_ends_it_cleanly(
     number: signal.Signals, code: ExitCode, flags: list[str], own_process: Path
 ) -> None:

@@ -15,7 +15,6 @@ from app.commands.cli import app
 from app.process.exits import ExitCode
 from app.settings.knobs import find_policy
 from app.settings.settings import Settings
-from engine.api.knobs import FILL_NAMES, ORDER_NAMES, VICTIM_NAMES
 from engine.scheduling.policies import POLICIES
 from tests.support.figure import Chat, draw
 from tests.support.harness import CoreHarness
@@ -58,11 +57,6 @@ def test_there_are_no_other_figures() -> None:
     assert sorted(shown) == sorted(FIGURES.values())
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *ORDER_NAMES, *VICTIM_NAMES, *FILL_NAMES])
-def test_each_policy_order_and_victim_is_told_of(name: str) -> None:
-    assert f"`{name}`" in DOC
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_knobs_of_each_policy_are_told_in_its_part(name: str) -> None:
     part = re.search(rf"\n## [^\n]*`{name}`.*?(?=\n## |\Z)", DOC, re.DOTALL)
@@ -84,7 +78,6 @@ def last_come(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_example_is_the_file() -> None:
     code = (EXAMPLES / "last_come.py").read_text(encoding="utf-8")
     assert f"```python\n{code}```" in DOC
-    assert len(code.splitlines()) <= 32
 
 
 def test_the_example_is_loaded_by_the_command_line(
