@@ -174,7 +174,7 @@ async def staged(
         with timer:
             async with app.run_test(size=size, notifications=notices) as pilot:
                 stage = Stage(app, engine, store, pilot, keys, gateway)
-                await pilot.pause()
+                await stage.settle()
                 if ready:
                     engine.ready()
                 await stage.turn()
