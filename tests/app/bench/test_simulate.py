@@ -57,24 +57,19 @@ def point(rate: float, kept_up: float, attained: float) -> Point:
 
 
 def test_a_sweep_finds_where_the_engine_stops_keeping_up() -> None:
-    curve = sweep([0.25, 0.5, 2.0, 4.0])
-    below, half, double, four = curve.points
+    curve = sweep([0.25, 0.5, 2.0, 4.0, 1024.0])
+    below, half, *above = curve.points
     assert below.served == pytest.approx(0.25, rel=0.15)
     assert half.kept_up == pytest.approx(1.0, abs=0.05)
-    for over in (double, four):
-        assert over.served == pytest.approx(1.0, rel=0.02)
-        assert over.output == pytest.approx(10.0, rel=0.02)
+    for over in above:  # throughput does not fall with the rate
+        assert over.served == pytest.approx(1.0, rel=0.03)
+        assert over.output == pytest.approx(10.0, rel=0.03)
         assert over.attained < 0.2
         assert over.goodput == over.served * over.attained
+    assert curve.points[-1].kept_up < 0.01
+    assert [point.needs for point in above] == [0] * 3
     assert curve.knee is half
     assert curve.capacity is half
-
-
-def test_throughput_above_saturation_does_not_fall_with_the_rate() -> None:
-    curve = sweep([2.0, 8.0, 64.0, 1024.0])
-    assert [point.needs for point in curve.points] == [0] * 4
-    assert [point.served for point in curve.points] == pytest.approx([1.0] * 4, rel=0.03)
-    assert curve.points[-1].kept_up < 0.01
 
 
 def test_a_run_too_short_is_marked_with_the_requests_that_it_needs() -> None:

@@ -5,6 +5,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,12 @@ from engine.api.stream import Context, Usage
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with closing(Store(path)) as store:
+        yield store
 
 
 def chain(store: Store, length: int) -> list[Message]:
@@ -87,9 +95,8 @@ def reopened(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> Store
 
 
 def test_deleting_a_conversation_keeps_the_journal_and_the_others(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(path)
     kept, gone = chain(store, 2), chain(store, 2)
     conversation = store.conversation(gone[0].conversation_id)
     assert conversation is not None
@@ -106,7 +113,6 @@ def test_deleting_a_conversation_keeps_the_journal_and_the_others(
     entry = store.journal.entry("r")
     assert entry is not None
     assert entry.conversation_id is None
-    store.close()
 
 
 def test_a_deleted_chat_can_be_restored_and_not_gone_on_with(path: Path) -> None:
@@ -126,8 +132,7 @@ def test_a_deleted_chat_can_be_restored_and_not_gone_on_with(path: Path) -> None
     store.close()
 
 
-def test_the_id_of_a_deleted_chat_can_be_used_anew(path: Path) -> None:
-    store = Store(path)
+def test_the_id_of_a_deleted_chat_can_be_used_anew(store: Store) -> None:
     kept = chain(store, 2)
     store.free_id(kept[0].conversation_id)
     assert len(store.conversations()) == 1
@@ -136,11 +141,9 @@ def test_the_id_of_a_deleted_chat_can_be_used_anew(path: Path) -> None:
     store.save_conversation(Conversation(id=kept[0].conversation_id, title="Anew"))
     assert [c.title for c in store.conversations()] == ["Anew"]
     assert store.messages(kept[0].conversation_id) == []
-    store.close()
 
 
-def test_a_transaction_is_all_or_nothing(path: Path) -> None:
-    store = Store(path)
+def test_a_transaction_is_all_or_nothing(store: Store) -> None:
     first, second = Conversation(), Conversation()
     with store.transaction():
         store.save_conversation(first)
@@ -155,7 +158,6 @@ def test_a_transaction_is_all_or_nothing(path: Path) -> None:
     with pytest.raises(LookupError):
         fail()
     assert store.conversations() == [first, second]
-    store.close()
 
 
 def test_a_message_needs_its_conversation(path: Path) -> None:
@@ -345,15 +347,13 @@ def test_a_locked_store_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     store.close()
 
 
-def test_a_full_disk_is_named_and_loses_nothing(path: Path) -> None:
-    store = Store(path)
+def test_a_full_disk_is_named_and_loses_nothing(store: Store) -> None:
     kept = chain(store, 1)[0]
     store._db._db.execute("PRAGMA max_page_count = 1")
     kept.content = "x" * 1_000_000
     with pytest.raises(StoreError, match="there is no room for it"):
         store.save_message(kept)
     assert store.messages(kept.conversation_id)[0].content == "x"
-    store.close()
 
 
 def test_closing_leaves_no_lease(path: Path) -> None:
@@ -365,9 +365,8 @@ def test_closing_leaves_no_lease(path: Path) -> None:
 
 
 def test_a_number_is_the_smallest_that_no_other_has(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(path)
     chats = [Conversation(title=f"Chat {n}") for n in range(3)]
     for chat in chats:
         store.number(chat)
@@ -379,7 +378,6 @@ def test_a_number_is_the_smallest_that_no_other_has(
     store.number(new)
     store.number(newer, taken={2})
     assert (new.number, newer.number) == (2, 4)
-    store.close()
 
 
 def test_two_programs_do_not_give_one_number_twice(path: Path) -> None:
