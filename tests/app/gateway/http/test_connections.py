@@ -81,7 +81,7 @@ def test_idle_connections_of_strangers_keep_nobody_out() -> None:
         lines = [stack.enter_context(connect(serving)) for _ in range(60)]
         assert serving.http.get("/health").status_code == 200
         assert is_closed(lines[0])
-        assert len(serving.gateway._connections) <= 16
+        assert serving.gateway.view().connections <= 16
         lines[-1].sendall(head("/version"))
         assert answer(lines[-1])[0] == 200, "the last one that came is not the next to go"
 
@@ -149,7 +149,7 @@ def test_without_descriptors_idle_ones_go_and_the_log_has_a_line_a_second(
     with small() as serving, ExitStack() as stack:
         loop = serving.gateway._thread.loop
         idle = stack.enter_context(connect(serving))
-        serving.until(lambda: len(serving.gateway._connections) == 1)
+        serving.until(lambda: serving.gateway.view().connections == 1)
         accept, fails = loop.sock_accept, [True, True]
 
         async def sock_accept(listening: socket.socket) -> Any:
@@ -256,7 +256,7 @@ def test_a_handshake_that_does_not_come_counts_and_gives_way(tmp_path: Path) -> 
             line.sendall(head("/health"))
             assert answer(line)[0] == 200
         assert is_closed(lines[0])
-        assert len(serving.gateway._connections) <= 16
+        assert serving.gateway.view().connections <= 16
 
 
 def certificate(folder: Path) -> Path:
@@ -278,7 +278,8 @@ def test_who_guesses_keys_or_speaks_no_http_has_a_line(caplog: pytest.LogCapture
             with connect(serving) as line:
                 line.sendall(b"\x16\x03\x01\r\n\r\n")
                 assert answer(line)[0] == 400
-        rejected = {(one.code, one.reason): one.count for one in serving.gateway._tally.rejected}
+        serving.until(lambda: sum(one.count for one in serving.gateway.view().rejected) == 10)
+        rejected = {(one.code, one.reason): one.count for one in serving.gateway.view().rejected}
     assert rejected == {(401, "unknown key"): 5, (400, "no HTTP"): 5}
     assert [one for one in caplog.messages if "guess" not in one] == [
         "127.0.0.1 is refused: the API key is not known here"

@@ -41,7 +41,7 @@ def test_who_is_refused_while_it_ends_is_told(
     with serving(broker.port, tmp_path) as served:
         for number in range(200):
             alice.ask(str(number), priority="none", mqtt_wait=False)
-        served.until(lambda: served.gateway._tally.rejected)
+        served.until(lambda: served.gateway.view().rejected)
         served.stop(0.0)
         refused = sum(rejection.count for rejection in served.gateway._tally.rejected)
         alice.wait(lambda: sum(len(alice.ends(str(n))) for n in range(200)) == refused)

@@ -123,7 +123,7 @@ def test_a_retained_request_is_dropped_with_a_log_line(
                 alice.ask("1")
                 served.accepted(1)
                 alice.publish(topics[0], GOOD, retain=True)
-                served.until(lambda: len(served.gateway._tally.bad_messages) >= 3)
+                served.until(lambda: len(served.gateway.view().bad) >= 3)
                 served.run(lambda: alice.ends("1"))
                 assert alice.ends("1")[0]["type"] == "final"
                 assert not alice.replies("kept")

@@ -177,7 +177,7 @@ def test_a_refusal_is_not_lost_with_the_connection(broker: Mosquitto, tmp_path: 
         way.do(way.proxy.drop, To.CLIENT, Packet.PUBACK)
         for n in range(num):
             alice.ask(f"refused {n}".replace(" ", "-"), mqtt_wait=False)
-        served.until(lambda: served.gateway._tally.rejected)
+        served.until(lambda: served.gateway.view().rejected)
         alice.settle()
         way.do(way.proxy.pass_on)
         way.do(way.proxy.reset)
