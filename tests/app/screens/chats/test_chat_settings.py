@@ -174,6 +174,12 @@ def test_a_stop_is_json_where_it_is_that(text: str, value: list[str]) -> None:
     assert read("stop", text) == value
 
 
+@pytest.mark.parametrize("name", [f.name for f in fields(SamplingParams)])
+def test_every_default_can_be_shown(name: str) -> None:
+    text = as_text(name, getattr(SamplingParams(), name))
+    assert SamplingParams().override({name: read(name, text)}) == SamplingParams()
+
+
 def test_thinking_is_on_or_off() -> None:
     assert (read_thinking("on"), read_thinking("Off")) == (True, False)
     with pytest.raises(InvalidRequestError, match="thinking is 'maybe'; it must be on or off"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.screens.feeds.alerts import CALM_SECONDS, Alerts
+from app.screens.feeds.alerts import CALM_SECONDS, PREEMPTION_SECONDS, Alerts
 from app.settings.alerts import AlertRules
 from engine.api.snapshot import Snapshot
 from tests.support.clock import VirtualClock
@@ -78,6 +78,9 @@ def test_preemptions_are_counted_over_a_minute(snapshot: Snapshot) -> None:
         seen = replace(snapshot, totals=replace(totals, preemptions=number))
         assert len(watch.look(seen, None)) == told, number
         clock.advance(1.0)
+    clock.advance(PREEMPTION_SECONDS)
+    (over,) = watch.look(seen, None)
+    assert over.is_over
     other = replace(snapshot, totals=replace(totals, preemptions=1))  # another model
     assert watch.look(other, None) == []
 
