@@ -123,7 +123,8 @@ NUMBERS = {"min_value": 0.0, "max_value": 1.0, "exclude_min": True}
 TOKEN_IDS = st.integers(0, 200_000)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
 )
 VALUES: dict[str, st.SearchStrategy[object]] = {
     "temperature": st.floats(0.0, 100.0) | st.sampled_from([0.123456789, 0.25]),
@@ -145,8 +146,10 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     ),
     "stop_token_ids": st.lists(TOKEN_IDS),
     "ignore_eos": st.booleans(),
-    "chat_template_kwargs": st.dictionaries(st.text(), JSON),
-    "tools": st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": JSON})),
+    "chat_template_kwargs": st.dictionaries(st.text(), JSON, max_size=3),
+    "tools": st.lists(
+        st.fixed_dictionaries({"type": st.just("function"), "function": JSON}), max_size=3
+    ),
     "structure": st.none() | st.sampled_from([{"regex": "a\n"}, {"json_schema": {"const": "ä"}}]),
 }
 
