@@ -16,8 +16,11 @@ def drafts(terminal: Terminal) -> list[str]:
         store.close()
 
 
-def test_a_megabyte_is_attached_and_what_is_written_survives_kill_9(terminal: Terminal) -> None:
+def test_what_was_said_and_a_megabyte_that_is_written_survive_kill_9(terminal: Terminal) -> None:
     process = terminal.start()
+    terminal.type("What is the capital of France?")
+    terminal.press("Enter")
+    terminal.see("tok · ttft")
     pasted = terminal.folder / "pasted"
     pasted.write_text("a line of the log\n" * 58_000)
     terminal.tmux("load-buffer", str(pasted))
@@ -27,10 +30,15 @@ def test_a_megabyte_is_attached_and_what_is_written_survives_kill_9(terminal: Te
     terminal.wait(lambda: "Sum it up." in drafts(terminal), "the draft in the store")
     process.kill()
     terminal.see("code=137")
+    terminal.type("reset")
+    terminal.press("Enter")
     terminal.start()
+    terminal.see("What is the capital of France?")
     terminal.see("Sum it up.")
     terminal.see("paste 1 · 1 MiB")
     terminal.see("too long")
     terminal.press("Enter")
     terminal.see("This message is")
-    assert terminal.messages() == []
+    question, reply = terminal.messages()
+    assert question == ("user", "What is the capital of France?", None)
+    assert reply[1].strip()

@@ -219,24 +219,6 @@ def test_it_is_suspended_and_comes_back(terminal: Terminal) -> None:
     terminal.wait(lambda: "❯" not in terminal.screen(), "the end")
 
 
-def test_what_was_said_is_there_after_kill_9(terminal: Terminal) -> None:
-    process = terminal.start()
-    terminal.type("What is the capital of France?")
-    terminal.press("Enter")
-    terminal.see("tok · ttft")
-    process.kill()
-    terminal.see("code=137")
-    terminal.type("reset")
-    terminal.press("Enter")
-    terminal.start()
-    terminal.see("What is the capital of France?")
-    terminal.press("C-q")
-    terminal.see("code=0")
-    (question, reply) = terminal.messages()
-    assert question == ("user", "What is the capital of France?", None)
-    assert reply[1].strip()
-
-
 # F1 has the loop hang: in a call that gives the interpreter to other threads, or in one that does
 # so only when it is taken away.
 HANGING = """
