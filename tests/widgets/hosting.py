@@ -113,6 +113,13 @@ def screen(app: App[Any]) -> list[str]:
     return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
+def is_grey(app: App[Any]) -> bool:
+    """Whether what is on the screen has no colour."""
+    styles = [one.style for strip in app.screen._compositor.render_strips() for one in strip]
+    colors = [color for style in styles if style for color in (style.color, style.bgcolor)]
+    return all(color is None or len(set(color.get_truecolor())) == 1 for color in colors)
+
+
 async def lay_out(app: App[Any]) -> None:
     """Lay out what has moved, and do what was put off until then, as asking for the keys that act.
     A timer of the screen does so 60 times a second; no test waits."""
