@@ -17,55 +17,19 @@ from engine.api.errors import InvalidConfigError
 ROOT = Path(__file__).parents[1]
 DOC = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FENCED = re.findall(r"^```([a-z ]*)\n(.*?)^```$", DOC, re.DOTALL | re.MULTILINE)
-PROSE = re.sub(r"^```.*?^```$", "", DOC, flags=re.DOTALL | re.MULTILINE)
-CODE = re.findall(r"`([^`\n]+)`", PROSE)
-SHELL = [line for kind, block in FENCED if not kind for line in block.splitlines()]
 PATHS = sorted(
     set(re.findall(r"(?<![\w/.])(?:app|docs|engine|tests|widgets)/[\w/.-]*[\w/]", DOC))
     | set(re.findall(r"\b[A-Z]+\.md\b|\bpyproject\.toml\b", DOC))
     | set(re.findall(r"\]\(([^)#]+)\)", DOC))
 )
 TARGETS = sorted(set(re.findall(r"(?:`|^)make ([a-z-]+)", DOC, re.MULTILINE)))
-FILE = re.compile(r"\w+\.(?:py|hpp|cpp)")
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_each_path_is_there(path: str) -> None:
-    assert (ROOT / path).exists()
-
-
-@pytest.mark.parametrize("name", sorted({name for name in CODE if FILE.fullmatch(name)}))
-def test_a_file_without_its_folder_lies_beside_one_that_has_it(name: str) -> None:
-    folders = {ROOT / path if path.endswith("/") else (ROOT / path).parent for path in PATHS}
-    assert any((folder / name).is_file() for folder in folders)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_each_target_is_one_of_make(target: str) -> None:
+def test_each_path_and_each_target_is_there() -> None:
+    assert [path for path in PATHS if not (ROOT / path).exists()] == []
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(rf"^{target}:.* ## ", makefile, re.MULTILINE)
-
-
-@pytest.mark.parametrize("name", sorted({name for name in CODE if name.isidentifier()}))
-def test_each_name_stands_in_a_file_that_is_named(name: str) -> None:
-    files = [ROOT / path for path in PATHS if (ROOT / path).is_file() and not path.endswith(".md")]
-    inits = [ROOT / path / "__init__.py" for path in PATHS if path.endswith("/")]
-    sources = (file.read_text(encoding="utf-8") for file in (*files, *inits) if file.exists())
-    assert any(re.search(rf"\b{name}\b", source) for source in sources)
-
-
-@pytest.mark.parametrize("tool", sorted(set(re.findall(r"\.venv/bin/([\w-]+)", DOC))))
-def test_each_tool_is_set_up(tool: str) -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'"{tool}>=' in project
-
-
-def test_it_has_every_recipe() -> None:
-    examples = {path.name for path in (ROOT / "docs" / "examples").glob("*.py")}
-    assert {Path(path).name for path in PATHS if path.startswith("docs/examples/")} - {
-        "examples"
-    } == examples
-    assert (len(TARGETS), len(SHELL), len(FENCED)) == (5, 7, 4)
+    assert TARGETS
+    assert [name for name in TARGETS if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
 
 
 def block(kind: str) -> str:

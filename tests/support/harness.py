@@ -78,21 +78,22 @@ class PoolReplay:
     """The pool rebuilt from block events alone."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.holders: list[list[int]] = [[] for _ in range(num_blocks)]
+        self.holders: dict[int, list[int]] = {}
         self.cached: set[int] = set()
         self.reserved: set[int] = set()
         self.pinned: set[int] = set()
+        self._letters = ["f"] * num_blocks
 
     def copy(self) -> PoolReplay:
         replay = PoolReplay(0)
-        replay.holders = [list(holders) for holders in self.holders]
+        replay.holders = {block: list(holders) for block, holders in self.holders.items()}
         replay.cached, replay.reserved = set(self.cached), set(self.reserved)
-        replay.pinned = set(self.pinned)
+        replay.pinned, replay._letters = set(self.pinned), list(self._letters)
         return replay
 
     def apply(self, events: BlockEvents) -> None:
         for change, block, seq in events.log:
-            holders = self.holders[block]
+            holders = self.holders.setdefault(block, [])
             idle = self.cached | self.pinned
             if change in (BlockChange.GIVEN, BlockChange.RESERVED):
                 assert not holders
@@ -126,15 +127,18 @@ class PoolReplay:
                     self.cached.add(block)
                 elif change is BlockChange.PINNED:
                     self.pinned.add(block)
+            self._letters[block] = self._state(block)
+            if not holders:
+                del self.holders[block]
 
     @property
     def states(self) -> str:
         """A letter for each block."""
-        return "".join(self._state(block) for block in range(len(self.holders)))
+        return "".join(self._letters)
 
     def _state(self, block: int) -> str:
-        if self.holders[block]:
-            shared = len(self.holders[block]) > 1
+        if holders := self.holders[block]:
+            shared = len(holders) > 1
             return "s" if shared else "r" if block in self.reserved else "u"
         return "p" if block in self.pinned else "c" if block in self.cached else "f"
 
@@ -357,8 +361,10 @@ class CoreHarness:
         scheduler = self.core._scheduler
         pool = scheduler.cache.pool
         # What happened since the last record belongs to the next one.
-        replay = self._replay.copy()
-        replay.apply(BlockEvents(tuple(pool._log)))
+        replay = self._replay
+        if pool._log:
+            replay = replay.copy()
+            replay.apply(BlockEvents(tuple(pool._log)))
         assert replay.states == pool.copy().states
         held: dict[int, list[int]] = {}
         tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in scheduler.running]
@@ -366,5 +372,6 @@ class CoreHarness:
         for seq, blocks in tables:
             for block in blocks:
                 held.setdefault(block, []).append(seq)
-        for block, holders in enumerate(replay.holders):
-            assert sorted(holders) == sorted(held.get(block, []))
+        assert replay.holders.keys() == held.keys()
+        for block, holders in replay.holders.items():
+            assert sorted(holders) == sorted(held[block])

@@ -30,9 +30,3 @@ def test_what_makes_no_sense(fields: dict[str, object], message: str) -> None:
         EngineConfig(**(sound | fields))  # type: ignore[arg-type]
     assert caught.value.message == message
     assert caught.value.param in fields
-
-
-def test_slots_and_blocks() -> None:
-    config = EngineConfig(num_blocks=4, max_model_len=64, block_size=16)
-    assert config.num_slots == 64
-    assert [config.blocks_for(n) for n in (0, 1, 16, 17)] == [0, 1, 1, 2]

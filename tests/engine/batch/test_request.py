@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
-
 from engine.api.lifecycle import FinishReason, RequestTimings
 from engine.api.sampling import SamplingParams
 from tests.support.harness import make_request, say
 
 
 class TestArithmetic:
-    def test_token_ids_across_prompt_and_output(self) -> None:
-        request = make_request(1, [1, 2, 3])
-        say(request, [4, 5, 6])
-        tokens = [1, 2, 3, 4, 5, 6]
-        for start in range(7):
-            for stop in range(start, 7):
-                assert request.token_ids(start, stop) == tokens[start:stop]
-
-    def test_output_is_kept_packed(self) -> None:
-        request = make_request(1, [1])
-        request.output_token_ids.append(4_000_000_000)
-        assert isinstance(request.output_token_ids, array)
-        assert request.token_ids(0, 2) == [1, 4_000_000_000]
-        assert request.token_ids(1, 2) == [4_000_000_000]
-
     def test_gap_chases_known_and_placeholder_tokens(self) -> None:
         request = make_request(1, [1, 2, 3], max_output_tokens=2)
         assert (request.gap, request.is_prefill, request.wants_tokens) == (3, True, True)

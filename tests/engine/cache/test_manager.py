@@ -34,13 +34,6 @@ def let_go(cache: KVCache, request: Request) -> None:
     cache.pool.release(cache.detach(request), request.ordinal)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "blocks"), [(0, 0), (1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)]
-)
-def test_blocks_for(tokens: int, blocks: int) -> None:
-    assert make_cache().blocks_for(tokens) == blocks
-
-
 def test_blocks_are_given_as_tokens_arrive() -> None:
     cache = make_cache()
     request = make_request(1, range(20))
@@ -166,19 +159,6 @@ def test_what_was_not_published_in_time_is_published_later() -> None:
     assert cache.match(make_request(2, range(13))) == request.block_table
 
 
-def test_an_evicted_block_is_not_found_and_not_shared() -> None:
-    cache = make_cache(num_blocks=2)
-    first = make_request(1, range(8))
-    compute(cache, first, 8)
-    let_go(cache, first)
-    second = make_request(2, range(100, 108))
-    cache.extend(second, 8)
-    events = cache.pool.take_events()
-    assert events.blocks(BlockChange.EVICTED) == (1, 0)
-    assert len(cache.index) == 0
-    assert cache.match(make_request(3, range(8))) == []
-
-
 def test_a_cached_hit_is_not_obtainable_as_well() -> None:
     cache = make_cache(num_blocks=4)
     first = make_request(1, range(9))
@@ -223,15 +203,6 @@ class TestReserve:
         assert cache.extend(request, 9) == (0, 1, 2)
         assert (cache.pool.num_reserved, request.reserved_blocks) == (0, [])
 
-    def test_beside_a_hit_only_the_rest_is_reserved(self) -> None:
-        cache = make_cache()
-        first, second = make_request(1, range(9)), make_request(2, range(9))
-        compute(cache, first, 9)
-        cache.adopt(second, cache.match(second))
-        cache.reserve(second, 13)
-        assert (len(second.block_table), len(second.reserved_blocks)) == (2, 2)
-        assert cache.pool.num_used == 5
-
     def test_what_is_reserved_is_let_go_before_the_table_from_its_tail(self) -> None:
         cache = make_cache()
         request = make_request(1, range(6))
@@ -270,40 +241,6 @@ class TestFork:
         cache = make_cache()
         source = self.source(cache, 10, committed)
         assert cache.common(make_request(2, prompt, fork_of=source)) == common
-
-    @pytest.mark.parametrize("state", ["WAITING", "PREEMPTED", "FINISHED"])
-    def test_one_that_does_not_run_has_nothing_to_give(self, state: str) -> None:
-        cache = make_cache()
-        source = self.source(cache, 10)
-        source.state = RequestState[state]
-        assert cache.common(make_request(2, range(10), fork_of=source)) == 0
-        assert cache.common(make_request(3, range(10))) == 0
-
-    def test_outputs_are_in_common_too(self) -> None:
-        cache = make_cache()
-        source = make_request(1, range(6))
-        say(source, [70, 71, 72])
-        cache.extend(source, 8)
-        source.state = RequestState.RUNNING
-        source.num_computed_tokens = source.num_committed_tokens = 8
-        turn = make_request(2, [*range(6), 70, 71, 72, 5], fork_of=source)
-        assert cache.common(turn) == 8
-        assert cache.common(make_request(3, [*range(6), 70, 5], fork_of=source)) == 7
-
-    def test_full_blocks_are_shared_and_the_last_partial_one_is_copied(self) -> None:
-        cache = make_cache()
-        source = self.source(cache, 10)
-        cache.publish(source, 10)
-        fork = make_request(2, range(10), fork_of=source)
-        assert cache.fork(fork, 9) == (2, 3)
-        assert (source.block_table, fork.block_table) == ([0, 1, 2], [0, 1, 3])
-        assert (fork.num_computed_tokens, fork.num_published) == (9, 2)
-        assert fork.num_committed_tokens == 8  # the copy is made by its step
-        assert cache.pool.copy().states == "ssuuffff"
-        cache.pool.check([(1, source.block_table), (2, fork.block_table)])
-        let_go(cache, source)
-        let_go(cache, fork)
-        assert cache.pool.num_used == 0
 
     def test_what_ends_with_a_block_needs_no_copy(self) -> None:
         cache = make_cache()
@@ -366,25 +303,6 @@ class TestPins:
         assert len(cache.match(make_request(9, range(11)))) == 2
         assert (cache.pool.num_available, cache.pool.num_pinned) == (6, 2)
         assert cache.pool.copy().states.count("p") == 2
-
-    def test_others_are_evicted(self) -> None:
-        cache = self.cache()
-        cache.pin("system", range(8))
-        let_go(cache, self.run(cache, 1, range(8)))
-        let_go(cache, self.run(cache, 2, range(100, 108)))
-        self.fill(cache, 3)
-        assert cache.match(make_request(9, range(100, 109))) == []
-
-    def test_let_go_it_can_be_evicted(self) -> None:
-        cache = self.cache()
-        cache.pin("system", range(8))
-        let_go(cache, self.run(cache, 1, range(8)))
-        cache.unpin("system")
-        assert (cache.pins(), cache.pool.num_pinned, cache.pool.num_available) == ([], 0, 8)
-        assert len(cache.match(make_request(8, range(9)))) == 2
-        self.fill(cache, 2)
-        assert cache.match(make_request(9, range(9))) == []
-        cache.unpin("nobody")
 
     def test_a_hit_on_pinned_blocks_takes_none_that_could_be_given(self) -> None:
         cache = self.cache()
@@ -485,12 +403,3 @@ class TestEvictionOrder:
         cache.pool.take_events()
         cache.extend(make_request(2, range(500, 628)), 128)
         assert cache.pool.take_events().blocks(BlockChange.EVICTED) == tuple(table[::-1])
-
-    def test_what_is_free_goes_before_what_is_cached(self) -> None:
-        cache = make_cache(num_blocks=4)
-        first = make_request(1, range(9))
-        compute(cache, first, 9)
-        let_go(cache, first)
-        cache.extend(make_request(2, range(500, 508)), 8)
-        assert cache.pool.take_events().blocks(BlockChange.EVICTED) == ()
-        assert len(cache.match(make_request(3, range(9)))) == 2

@@ -294,8 +294,8 @@ class PoolMachine(RuleBasedStateMachine):
         assert view.states == self.replay.states
         assert all(view.states[block] == "p" for block in pinned)
         assert all(view.states[block] == "r" for block in self.reserved)
-        for block, holders in enumerate(self.replay.holders):
-            assert len(holders) == held[block]
+        assert {block: len(holders) for block, holders in self.replay.holders.items()} == held
+        for block in range(pool.num_blocks):
             assert pool.is_available(block) == (block in self.cached)
 
 

@@ -8,7 +8,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError
 from engine.api.lifecycle import FinishReason
 from engine.core.admission import MAX_PRIORITY
-from tests.support.harness import CoreHarness
+from tests.support.harness import SHAPE, CoreHarness
 
 PROMPT = list(range(100, 108))
 
@@ -84,6 +84,19 @@ class TestNeverFits:
         assert error.param == param
         assert repr(options[param]) in error.message
         assert engine.ends["b"].reason is FinishReason.LENGTH
+
+
+def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
+    engine = CoreHarness()
+    last = SHAPE.vocab_size - 1
+    engine.submit("good", PROMPT, 2, logit_bias=((last, 1.0),))
+    engine.submit("bad", PROMPT, 2, logit_bias=((5, 1.0), (last + 1, 1.0)))
+    engine.finish()
+    assert engine.ends["good"].error is None
+    error = engine.ends["bad"].error
+    assert error is not None
+    assert (error.type, error.param) == ("invalid_request_error", "logit_bias")
+    assert error.message == f"logit_bias has token id {last + 1}; the model's are 0 to {last}"
 
 
 class TestLargestStep:

@@ -66,42 +66,6 @@ def test_after_a_preemption_only_the_rest_is_computed_for_it(depth: int) -> None
     assert engine.prompts["asks"] == len(PROMPT) + 40
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("num_host_blocks", [0, 30])
-def test_preempted_requests_are_told_of_each_once(depth: int, num_host_blocks: int) -> None:
-    engine = CoreHarness(
-        num_blocks=14,
-        depth=depth,
-        max_num_batched_tokens=9,
-        num_host_blocks=num_host_blocks,
-        preemption="swap",
-        prefix_caching=False,
-    )
-    for i in range(4):
-        engine.submit(f"r{i}", [i, *PROMPT[:12]], 20, prompt_logprobs=i % 3)
-    engine.finish()
-    assert any(record.preempted for record in engine.records)
-    assert any(record.swapped for record in engine.records) == bool(num_host_blocks)
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_failed_step_tells_nothing_twice_and_an_aborted_request_nothing_more(depth: int) -> None:
-    engine = CoreHarness(depth=depth, max_num_batched_tokens=8)
-    engine.submit("decodes", [5], 30, prompt_logprobs=1)
-    engine.step()
-    engine.submit("blamed", PROMPT, prompt_logprobs=1)
-    engine.runner.fail_steps.add(4)
-    for _ in range(6):
-        engine.step()
-    engine.submit("gone", PROMPT, 0, prompt_logprobs=1)
-    engine.step()
-    engine.core.abort("gone")
-    engine.finish()
-    assert engine.ends["blamed"].reason is FinishReason.ERROR
-    assert engine.ends["gone"].reason is FinishReason.ABORT
-    assert engine.ends["decodes"].reason is FinishReason.LENGTH
-
-
 def test_logits_of_a_prompt_that_are_not_finite_end_its_request() -> None:
     engine = CoreHarness(max_num_batched_tokens=8)
     engine.submit("nan", PROMPT, prompt_logprobs=1)

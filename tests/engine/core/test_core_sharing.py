@@ -130,20 +130,6 @@ class TestFork:
         assert not any(plan.copies for plan in engine.runner.plans)
 
     @pytest.mark.parametrize("depth", [1, 2])
-    @pytest.mark.parametrize("steps", range(6))
-    def test_the_source_may_end_at_any_moment(self, depth: int, steps: int) -> None:
-        engine = CoreHarness(depth=depth, num_blocks=9)
-        sample(engine, 3, PROMPT, outputs=9)
-        for _ in range(steps):
-            engine.step()
-        engine.core.abort("s0")
-        engine.core.check()
-        engine.submit("other", list(range(20)), 6)
-        engine.finish()
-        for name in ("s1", "s2", "other"):
-            assert engine.ends[name].reason is FinishReason.LENGTH
-
-    @pytest.mark.parametrize("depth", [1, 2])
     @pytest.mark.parametrize("early", [False, True])
     def test_a_copy_of_a_step_that_fails_is_not_relied_on(self, depth: int, early: bool) -> None:
         engine = CoreHarness(depth=depth)

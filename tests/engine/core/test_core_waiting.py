@@ -96,15 +96,3 @@ class TestTheReason:
         assert snapshot.num_waiting == 299
         shown = [view for view in snapshot.requests if view.wait]
         assert [view.ordinal for view in shown] == list(range(2, 202))
-
-    @pytest.mark.parametrize("depth", [1, 2])
-    def test_the_last_of_a_batch_makes_room_at_once(self, depth: int) -> None:
-        """A slot that comes free when the last step in flight is taken in is used without a call
-        from outside: the core is not idle."""
-        engine = CoreHarness(depth=depth, max_num_seqs=1)
-        engine.submit("a", PROMPT, 1)
-        engine.submit("b", PROMPT, 1)
-        engine.step()
-        while not engine.core.idle:
-            engine.step()
-        assert set(engine.ends) == {"a", "b"}

@@ -145,41 +145,8 @@ class TestPreemption:
         assert composer.schedule(first) == 0
         assert composer.preempted == composer.stranded == []
 
-    def test_alone_it_is_stranded(self) -> None:
-        bench = Bench(num_blocks=2)
-        request = bench.run(1, 8, 8)
-        composer = bench.composer()
-        assert composer.schedule(request) == 0
-        assert composer.stranded == [request]
-        assert bench.running == [request]
-
 
 class TestAdmit:
-    def test_it_gets_a_slot_its_prefix_and_tokens(self) -> None:
-        bench = Bench()
-        first = bench.run(1, 8, 8)
-        bench.cache.publish(first, 8)
-        request = make_request(2, [*first.prompt_token_ids, 1, 2])
-        bench.waiting.push(request)
-        composer = bench.composer()
-        assert composer.admit(request)
-        assert composer.rows[request].count == 2
-        assert bench.running == [first, request]
-        assert composer.admitted == [request]
-        assert len(bench.waiting) == 0
-        assert request.block_table[:2] == first.block_table
-
-    def test_the_prefix_is_not_looked_for_when_that_is_off(self) -> None:
-        bench = Bench(prefix_caching=False)
-        first = bench.run(1, 8, 8)
-        bench.cache.publish(first, 8)
-        request = make_request(2, [*first.prompt_token_ids, 1, 2])
-        bench.waiting.push(request)
-        composer = bench.composer()
-        assert composer.admit(request)
-        assert composer.rows[request].count == 10
-        assert bench.cache.pool.num_shared == 0
-
     def test_need_stands_beside_what_was_promised(self) -> None:
         """8 blocks: 1 held, 3 promised to the half-computed prompt, 4 for others."""
         for prompt, fits in ((16, True), (17, False)):
@@ -191,25 +158,6 @@ class TestAdmit:
             if not fits:
                 reason = "no blocks: it needs 5, 4 of 8 are free for it"
                 assert in_words(composer.wait) == in_words(composer.wait_of(request)) == reason
-
-    @pytest.mark.parametrize(
-        ("prompt", "fits"), [(12, True), (13, False)], ids=["above", "below the watermark"]
-    )
-    def test_the_watermark_stays_free(self, prompt: int, fits: bool) -> None:
-        """8 blocks: 2 held, 1 promised for the decode's next token, 2 below the watermark."""
-        bench = Bench(watermark=0.25)
-        bench.run(1, 8, 8)
-        assert bench.composer().admit(bench.wait(2, prompt)) is fits
-
-    def test_nothing_after_a_preemption(self) -> None:
-        bench = Bench(num_blocks=5)
-        bench.run(1, 8, 8)
-        victim = bench.run(2, 8, 8)
-        small = bench.wait(3, 1, priority=5)
-        composer = bench.composer()
-        composer.preempt(victim)
-        assert not composer.admit(small)
-        assert in_words(composer.wait_of(small)) == "the pool just ran out of blocks"
 
     def test_obstacles_in_order(self) -> None:
         bench = Bench(max_num_seqs=1, max_num_batched_tokens=4, paused=True, draining=True)
@@ -294,17 +242,6 @@ class TestAdmit:
         assert list(composer.rows) == [running]
         assert bench.running == [running, request]
 
-    def test_a_fork_starts_from_what_its_source_has(self) -> None:
-        bench = Bench(prefix_caching=False)
-        source = bench.run(1, 10, 10)
-        source.num_committed_tokens = 10
-        fork = make_request(2, source.prompt_token_ids, fork_of=source)
-        bench.waiting.push(fork)
-        composer = bench.composer()
-        assert composer.admit(fork)
-        assert composer.rows[fork][1:3] == (9, 1)
-        assert bench.books.copies == {fork: (source.block_table[2], fork.block_table[2])}
-
     def test_without_tokens_a_fork_starts_from_nothing(self) -> None:
         """A copy that no row of its step goes with would be relied on if that step failed."""
         bench = Bench(prefix_caching=False)
@@ -341,24 +278,6 @@ class TestAdmit:
 
 class TestGroups:
     """Members that have ended keep slot and blocks until the last one ends."""
-
-    def test_slots_of_parked_members_are_taken(self) -> None:
-        bench = Bench(max_num_seqs=3)
-        members = [bench.run(1, 4, 4), bench.run(2, 4, 4)]
-        composer = bench.composer()
-        assert not composer.group_runs
-        composer.start_group(members)
-        assert (composer.group_runs, composer.num_slots) == (True, 1)
-        bench.running.remove(members[0])
-        assert bench.groups.leave(members[0], bench.cache.detach(members[0])) == []
-        bench.run(3, 4, 4)
-        assert bench.composer().num_slots == 0
-        waiting = bench.wait(4, 1)
-        assert in_words(bench.composer().wait_of(waiting)) == "no slot: 3 of 3 are taken"
-        bench.running.remove(members[1])
-        freed = bench.groups.leave(members[1], bench.cache.detach(members[1]))
-        assert [seq for seq, _blocks in freed] == [1, 2]
-        assert bench.composer().num_slots == 2
 
     def test_preempting_the_last_live_member_frees_the_parked_ones(self) -> None:
         bench = Bench(num_blocks=4)

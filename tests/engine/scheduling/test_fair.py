@@ -386,7 +386,7 @@ def crowd(policy: str, order: str = "fair", size: int = 100, **knobs: object) ->
     engine = CoreHarness(
         order=order,
         policy=policy,
-        num_blocks=2048,
+        num_blocks=600,  # 16 for each of 32 requests
         max_num_seqs=32,
         max_num_batched_tokens=256,
         **knobs,

@@ -10,7 +10,7 @@ import pytest
 from engine.api.config import EngineConfig
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, ORDER_NAMES, Knobs
-from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.lifecycle import FinishReason
 from engine.api.waiting import in_words
 from engine.batch.plan import Request, Row
 from engine.cache.manager import KVCache
@@ -98,21 +98,6 @@ def test_the_policy_changes_with_its_knob(monkeypatch: pytest.MonkeyPatch) -> No
     assert "prefill_chunk" not in scheduler.effective(knobs)
 
 
-def test_progress_counts_when_planned() -> None:
-    """The next step can be planned before this one's token is known."""
-    scheduler, knobs = make_scheduler()
-    request = add(scheduler, 1)
-    first = plan(scheduler, knobs)
-    assert (request.num_computed_tokens, request.num_in_flight, request.gap) == (6, 1, 1)
-    second = plan(scheduler, knobs)
-    (row,) = second.plan.rows
-    assert (row.start, row.count, row.samples, row.prefill) == (6, 1, True, False)
-    assert (first.plan.step, second.plan.step) == (1, 2)
-    end_step(scheduler, first)
-    end_step(scheduler, second)
-    assert request.num_in_flight == 0
-
-
 def test_a_sequence_is_new_once_and_released_once() -> None:
     scheduler, knobs = make_scheduler()
     gone, stays = add(scheduler, 1), add(scheduler, 2)
@@ -134,14 +119,6 @@ def test_a_sequence_is_new_once_and_released_once() -> None:
     assert plan(scheduler, knobs).plan.released == ()
 
 
-def test_one_that_never_ran_is_not_released() -> None:
-    scheduler, knobs = make_scheduler()
-    waiting, other = add(scheduler, 1), add(scheduler, 2)
-    scheduler.finish(waiting, FinishReason.ABORT)
-    assert plan(scheduler, knobs).plan.released == ()
-    assert other.state is RequestState.RUNNING
-
-
 def test_what_a_preempted_sequence_computed_is_not_published_into_its_new_table() -> None:
     """Depth 2: the step of the old table ends after the request was admitted again."""
     scheduler, knobs = make_scheduler()
@@ -157,18 +134,6 @@ def test_what_a_preempted_sequence_computed_is_not_published_into_its_new_table(
     end_step(scheduler, second)
     assert len(scheduler.cache.index) == 2
     scheduler.check()
-
-
-def test_a_failed_step_is_taken_back() -> None:
-    scheduler, knobs = make_scheduler()
-    request = add(scheduler, 1)
-    planned = plan(scheduler, knobs)
-    scheduler.take_back(planned)
-    assert request.num_in_flight == 0
-    scheduler.preempt([request], knobs)
-    assert scheduler.cache.pool.num_used == 0
-    again = plan(scheduler, knobs)
-    assert again.plan.rows[0].start == 0
 
 
 def test_a_copy_that_no_plan_has_yet_is_given_up_when_a_step_fails() -> None:
@@ -207,18 +172,6 @@ def test_check_sees_a_request_that_waits_with_blocks() -> None:
     scheduler.cache.extend(request, 4)
     with pytest.raises(AssertionError):
         scheduler.check()
-
-
-def test_why_a_request_waits_by_its_position() -> None:
-    scheduler, knobs = make_scheduler(max_num_seqs=1)
-    for ordinal in range(1, 5):
-        add(scheduler, ordinal)
-    assert in_words(scheduler.wait_at(0)) == "it is next"
-    assert in_words(scheduler.wait_at(1)) == "behind 1"
-    plan(scheduler, knobs)
-    reason = "no slot: 1 of 1 are taken"
-    assert in_words(scheduler.head_wait) == in_words(scheduler.wait_at(0)) == reason
-    assert in_words(scheduler.wait_at(2)) == (f"behind 2: {reason}")
 
 
 def test_the_reason_goes_when_nobody_waits() -> None:

@@ -22,31 +22,6 @@ class TestSwap:
         assert bench.books.swaps.out == {victim: list(zip(held, (0, 1), strict=True))}
         return bench, victim
 
-    def test_its_blocks_wait_in_host_memory(self) -> None:
-        bench, victim = self.bench()
-        assert (victim.num_computed_tokens, victim.host_blocks, victim.block_table) == (
-            6,
-            [0, 1],
-            [],
-        )
-        assert (bench.cache.pool.num_free, bench.cache.host.num_used) == (8, 2)
-        bench.books.swaps.check((), (victim,))
-
-    def test_it_goes_on_with_the_tokens_after_them(self) -> None:
-        bench, victim = self.bench()
-        out, _back = bench.books.swaps.drain()
-        assert out.requests == (victim,)
-        composer = bench.composer()
-        assert composer.num_cached(victim) == 6
-        assert composer.admit(victim, 3)
-        assert composer.rows[victim][1:3] == (6, 3)
-        assert bench.books.swaps.back == {
-            victim: [(0, victim.block_table[0]), (1, victim.block_table[1])]
-        }
-        _out, back = bench.books.swaps.drain()
-        assert back.pairs == ((0, victim.block_table[0]), (1, victim.block_table[1]))
-        assert (victim.host_blocks, bench.cache.host.num_used) == ([], 0)
-
     def test_its_blocks_need_room(self) -> None:
         bench, victim = self.bench(num_blocks=4)
         bench.run(2, 8, 8)
