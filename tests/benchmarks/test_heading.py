@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.heading import command, heading, processor
+from benchmarks.heading import command
 
 
 @pytest.fixture
@@ -34,18 +33,3 @@ def test_what_of_the_environment_changes_figures_is_part_of_it(
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     expected = "BATCHDECK_KERNELS=off OMP_WAIT_POLICY=ACTIVE python -m benchmarks.policies "
     assert command().startswith(expected)
-
-
-@pytest.mark.usefixtures("_run")
-def test_the_machine_and_what_the_run_adds() -> None:
-    first, second = heading("2 threads", "bfloat16").splitlines()
-    assert first.startswith("$ python -m benchmarks.policies")
-    assert f"cores of {processor()}" in second
-    assert second.endswith("; 2 threads; bfloat16")
-
-
-def test_a_processor_without_a_name(tmp_path: Path) -> None:
-    info = tmp_path / "cpuinfo"
-    assert processor(info)  # not there
-    info.write_text("processor: 0\nmodel name\t: Some Processor 3000\n")
-    assert processor(info) == "Some Processor 3000"

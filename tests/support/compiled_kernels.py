@@ -1,11 +1,11 @@
 """Compiles the Triton kernels for GPUs that are not here, and says what they use.
 
-`python -m tests.support.compiled_kernels [--overlap] CAPABILITY [VARIANT ...]` prints a line of
-JSON: for each variant its registers, spilled bytes, bytes of shared memory, asynchronous copies,
-how many groups of them are under way when the first of them are waited for, accesses of 16 bytes,
-and what its PTX does up to where it waits for the kernel before, which is nothing without
---overlap. With it, the same is told of its machine code. It has to run without Triton's
-interpreter, in a process of its own.
+`python -m tests.support.compiled_kernels [--overlap] CAPABILITY,... [VARIANT ...]` prints a line of
+JSON: for each capability and variant its registers, spilled bytes, bytes of shared memory,
+asynchronous copies, how many groups of them are under way when the first of them are waited for,
+accesses of 16 bytes, and what its PTX does up to where it waits for the kernel before, which is
+nothing without --overlap. With it, the same is told of its machine code. It has to run without
+Triton's interpreter, in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -154,19 +154,25 @@ def said(*command: object) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--overlap", action="store_true")
-    parser.add_argument("capability", type=int)
+    parser.add_argument("capabilities")
     parser.add_argument("variants", nargs="*", default=())
     asked = parser.parse_args()
-    with overlapping(asked.overlap):
-        known = variants(asked.capability)
-        launches = {
-            name: launch_of(known[name], NTH.get(name, -1)) for name in asked.variants or known
-        }
-    kernels = {
-        name: compiled(launch, asked.capability, overlap=asked.overlap)
-        for name, launch in launches.items()
-    }
-    print(json.dumps(kernels))
+    print(
+        json.dumps(
+            {
+                int(one): kernels(int(one), asked.variants, overlap=asked.overlap)
+                for one in asked.capabilities.split(",")
+            }
+        )
+    )
+
+
+def kernels(capability: int, names: Sequence[str], *, overlap: bool) -> dict[str, dict[str, Any]]:
+    """What variants use, by their names; all of them if none is named."""
+    with overlapping(overlap):
+        known = variants(capability)
+        launches = {name: launch_of(known[name], NTH.get(name, -1)) for name in names or known}
+    return {name: compiled(one, capability, overlap=overlap) for name, one in launches.items()}
 
 
 if __name__ == "__main__":

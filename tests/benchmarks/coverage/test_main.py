@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.coverage.__main__ import main
-from benchmarks.coverage.rows import MODELS, NAMES, Kind, Row, rows
+from benchmarks.coverage.rows import MODELS
 from benchmarks.coverage.survey import By, Outcome
-from benchmarks.coverage.table import HEAD, to_line, totals
+from benchmarks.coverage.table import totals
 
 
 def test_a_few_rows_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,13 +39,6 @@ def test_wrong_options_are_refused(
     assert not output.out
 
 
-def test_there_are_as_many_rows_as_the_totals_say() -> None:
-    assert [len(NAMES[kind]) for kind in Kind] == [146, 54, 18, 2]
-    assert len(MODELS) == 25
-    known = set(rows(list(Kind)))
-    assert all(row in known for needed in MODELS.values() for row in needed)
-
-
 def test_one_counts_if_all_its_rows_agree() -> None:
     first, second = MODELS["SmolLM3, OLMo 3"]
     good = Outcome(first, By.PROGRAM, result="equal", agrees=True)
@@ -56,28 +49,3 @@ def test_one_counts_if_all_its_rows_agree() -> None:
         "the 25 as found on disk served: 0 of the 1 tried",
         "not served of these: SmolLM3, OLMo 3",
     ]
-
-
-def test_a_full_kind_is_counted_by_its_number() -> None:
-    refused = [Outcome(row, By.REFUSED, "no") for row in rows([Kind.FORMAT])]
-    assert totals(refused)[0] == "formats served: 0 of 18 (refused 18)"
-
-
-def test_a_line_has_the_reason_and_what_it_lacks() -> None:
-    row = Row(Kind.TEXT, "mamba")
-    outcome = Outcome(row, By.MODULES, "no rows", "equal", True, ("no preemption",))
-    assert " ".join(to_line(outcome).split()) == "mamba modules all equal no rows; no preemption"
-
-
-@pytest.mark.parametrize(
-    ("outcome", "off"),
-    [
-        (Outcome(Row(Kind.TEXT, "a"), By.PROGRAM, off_path=0), "0"),
-        (Outcome(Row(Kind.TEXT, "a"), By.PROGRAM, off_path=12), "12"),
-        (Outcome(Row(Kind.TEXT, "a"), By.MODULES), "all"),
-        (Outcome(Row(Kind.TEXT, "a"), By.REFUSED), ""),
-    ],
-)
-def test_operations_off_the_fast_path_are_a_column(outcome: Outcome, off: str) -> None:
-    right = HEAD.index("off") + len("off")
-    assert to_line(outcome).ljust(right)[right - 4 : right].strip() == off

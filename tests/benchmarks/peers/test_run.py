@@ -38,18 +38,6 @@ def test_ttft_counts_from_the_arrival_and_decoding_needs_a_batch() -> None:
     assert measures.peak_bytes == 10**6
 
 
-def test_one_token_has_no_tpot() -> None:
-    measures = Measures.of(Run((served(0.0, 2.0),)), 25e9)
-    assert measures.rate == pytest.approx(0.5)
-    assert math.isnan(measures.tpot_p50)
-    assert math.isnan(measures.decode_rate)
-
-
-def test_requests_that_never_decode_together_have_no_decode_rate() -> None:
-    run = Run((served(0.0, 1.0, 2.0), served(0.0, 3.0, 4.0)))
-    assert run.decoding is None
-
-
 def test_the_median_is_over_rounds() -> None:
     slow = Run(tuple(served(0.0, *(2 * t for t in request.times)) for request in TWO.requests))
     middle = Measures.median(

@@ -41,10 +41,6 @@ def test_a_prefill_is_bound_by_its_products() -> None:
     assert MACHINE.seconds(cost, WIDTHS["int4"], 25e9) == pytest.approx(cost.flops / 4e12)
 
 
-def test_the_best_machine_has_the_best_of_each() -> None:
-    assert Machine.best([Machine(4.0, 5.0), Machine(3.0, 6.0)]) == Machine(4.0, 6.0)
-
-
 def test_one_line_a_peer() -> None:
     slower = replace(MEASURES, rate=40.0, decode_step=math.nan, peak_bytes=math.nan)
     measures = {"batchdeck bf16": MEASURES, "slower": slower, "static": None}
@@ -57,31 +53,6 @@ def test_one_line_a_peer() -> None:
     ]
     assert lines[1].split()[-4:] == ["-", "25.0", "-", "2.50"]
     assert lines[2].split() == ["static", "n/a"]
-
-
-def test_the_floor_is_of_the_memory_beside_the_run() -> None:
-    measures = {OUR_PLAIN: replace(MEASURES, bandwidth=12.5e9)}
-    line = table(EIGHT, measures, {OUR_PLAIN: PLAIN}, SHAPE, MACHINE).splitlines()[2]
-    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT, PLAIN), BF16, 12.5e9)
-    assert line.split()[-3:] == ["12.5", f"{0.050 / floor:.2f}x", "1.00"]
-
-
-def test_columns_are_under_their_heads() -> None:
-    lines = table(EIGHT, {OUR_PLAIN: MEASURES}, {OUR_PLAIN: PLAIN}, SHAPE, MACHINE).splitlines()
-    assert lines[0].index("TTFT p50") + len("TTFT p50") == lines[2].index("200.0") + len("200.0")
-    assert len(lines[0]) == len(lines[2])
-
-
-def test_without_batchdeck_there_is_no_ratio() -> None:
-    line = table(EIGHT, {"other": MEASURES}, {"other": PLAIN}, SHAPE, MACHINE).splitlines()[2]
-    assert line.split()[-1] == "-"
-
-
-def test_a_prefill_is_told_as_a_share_of_the_matrix_rate() -> None:
-    workload = Workload(((1,) * 2048,), 1, (0.0,))
-    seconds = prefill_cost(SHAPE, workload).flops / (0.5 * MACHINE.matrix_rate)
-    measures = replace(MEASURES, ttft_p50=seconds, decode_step=math.nan)
-    assert "50% rate" in table(workload, {"x": measures}, {"x": PLAIN}, SHAPE, MACHINE)
 
 
 def test_a_ratio_is_to_batchdeck_in_the_same_width_if_it_serves_that() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.peers.engines.held import held
 from benchmarks.peers.peers import contenders
 from benchmarks.peers.width import WIDTHS, Weights
 
@@ -33,15 +32,3 @@ def test_each_peer_has_forms_of_its_own() -> None:
         *("batchdeck bf16", "generate bf16", "openvino bf16", "llama.cpp bf16"),
         *("openvino int4", "llama.cpp Q4_0", "llama.cpp Q4_K_M"),
     ]
-
-
-def test_batchdeck_in_bf16_is_always_there() -> None:
-    assert next(iter(contenders(["llama.cpp", "batchdeck"], ["int8"]))) == "batchdeck bf16"
-    assert list(contenders(["llama.cpp"], ["int8"])) == ["llama.cpp Q8_0"]
-    assert not contenders(["generate"], ["int8"])
-
-
-def test_types_are_counted() -> None:
-    assert held(["u4", "u8", "u4"], "u8") == (
-        "matrices of the layers: 2 in u4, 1 in u8; embedding and head in u8"
-    )

@@ -65,31 +65,6 @@ def test_requests_come_at_their_time(start: Start) -> None:
     assert first.times[-1] < 0.1 < second.times[0]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak")
-def test_the_peak_is_of_the_run(start: Start) -> None:
-    worker = start("")
-    worker.load(SETUP)
-    run = worker.run(BATCH)
-    assert run is not None
-    assert run.peak_bytes is not None
-    assert 1e6 < run.peak_bytes < 1e9
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory")
-def test_memory_is_known_before_a_load_and_after(start: Start) -> None:
-    worker = start("")
-    before = worker.memory()
-    worker.load(SETUP)
-    after = worker.memory()
-    assert before.resident_bytes is not None
-    assert after.peak_bytes is not None
-    assert after.resident_bytes is not None
-    assert 1e6 < before.resident_bytes < after.peak_bytes + 2**20
-    assert after.resident_bytes <= after.peak_bytes + 2**20  # both are counted per thread
-    assert after.helper_bytes == 0
-    assert worker.load_seconds > 0
-
-
 def test_texts_are_encoded_and_scored_by_those_who_can(start: Start) -> None:
     worker = start("read")
     assert worker.encode(["", "ab"]) == [[1], [1, 97, 98]]

@@ -12,7 +12,6 @@ import pytest
 from benchmarks.peers import comparison
 from benchmarks.peers.level import LEVELS
 from benchmarks.peers.peers import OURS, PEERS, PLAIN, Contender
-from benchmarks.peers.serve import About
 from benchmarks.real import __main__ as command
 from benchmarks.real import entrants as entrants_module
 from benchmarks.real.entrants import LLAMA, Entrant, folder_entrants
@@ -21,11 +20,9 @@ from benchmarks.real.measuring import (
     WINDOW_TOKENS,
     WINDOWS,
     Likeness,
-    Measured,
     cut,
     equal_prefixes,
     measure,
-    paragraphs,
 )
 from benchmarks.real.table import table
 
@@ -45,12 +42,6 @@ def test_a_text_is_cut_into_windows_that_begin_with_the_mark() -> None:
         *range(100, 100 + 2 * WINDOW_TOKENS)
     ]
     assert [len(window) for window in cut([], range(10**5))] == [WINDOW_TOKENS] * WINDOWS
-
-
-def test_the_text_is_plain_prose_and_long_enough() -> None:
-    found = paragraphs()
-    assert not any(text.startswith(("#", "=", "+")) for text in found)
-    assert len(" ".join(found).split()) > 0.7 * WINDOWS * WINDOW_TOKENS
 
 
 def test_texts_agree_up_to_the_first_token_that_differs() -> None:
@@ -100,22 +91,6 @@ def test_loads_may_be_measured_alone(tmp_path: Path) -> None:
     assert not failed
     assert (len(found[OURS].warm), found[OURS].speed) == (1, {})
     assert [line.split("  ")[0] for line in table(found, None).splitlines()[2:]] == [OURS]
-
-
-def test_the_last_line_is_ours_over_theirs() -> None:
-    about = About("1", "fast", "as they are")
-    ours = Measured(about, first=[9.0], warm=[3.0], peak=[3 * 2**20])
-    theirs = Measured(about, warm=[1.5], peak=[2 * 2**20])
-    lines = table({OURS: ours, LLAMA: theirs}, Likeness((), (), 12.5, ())).splitlines()
-    assert lines[-1].split()[3:] == ["2.00x", "1.50x"]
-    assert lines[-2].split() == [
-        *["dequantized,", "float32"],
-        *"-----------",
-        "12.500",
-        "-",
-        "-",
-    ]
-    assert lines[2].split()[:4] == [OURS, "9.00", "-", "3.00"]
 
 
 def test_what_is_kept_between_loads_is_ours_alone(

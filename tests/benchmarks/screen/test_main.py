@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,6 @@ if sys.platform == "win32":
     pytest.skip("there are no pseudo-terminals", allow_module_level=True)
 
 from benchmarks.screen.__main__ import rows
-from benchmarks.screen.models import MODELS
 from benchmarks.screen.program import KEYS, LEAD_SECONDS, Program
 from benchmarks.screen.window import Turn, Window, window_of
 
@@ -134,10 +131,3 @@ def test_a_chat_whose_end_is_not_on_screen_yet_is_asked_again_until_it_streams(
     program.ask(again=True)
     assert program.look().running == 2
     assert interface.refused == 1
-
-
-def test_the_built_in_model_is_saved_with_positions_for_some_turns(tmp_path: Path) -> None:
-    MODELS["builtin"].save(tmp_path)
-    about = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert about["max_position_embeddings"] == MODELS["builtin"].context
-    assert about["vocab_size"] == 3072

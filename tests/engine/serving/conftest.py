@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine.api.client import LoadRequest
+from engine.model.loader import load_model
 from engine.serving.host import EngineHost
 from tests.support.scripted_loader import Loader, Turnstile
 
@@ -27,6 +29,15 @@ def host(loader: Loader) -> Iterator[EngineHost]:
     assert not engine._thread.is_alive()
     for runner in loader.runners.values():
         assert not runner.violations
+
+
+@pytest.fixture(scope="package")
+def built_in() -> Iterator[EngineHost]:
+    """A host of the built-in model."""
+    engine = EngineHost(load_model)
+    engine.load(LoadRequest("builtin", device="cpu", num_blocks=256))
+    yield engine
+    engine.shutdown()
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.client import ChatMessage, Submission
 from engine.api.lifecycle import FinishReason
 from engine.api.stream import Finish
-from engine.model.loader import load_model
 from engine.serving.host import EngineHost
 
 QUESTION = ChatMessage("user", "What is a KV cache? Tell me in detail.")
@@ -24,46 +23,43 @@ def _answer(host: EngineHost, submission: Submission) -> tuple[str, Finish]:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(exact: bool) -> None:
+def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(
+    built_in: EngineHost, exact: bool
+) -> None:
     """From the ids of the reply, and from its text where these are not kept."""
     greedy = {"temperature": 0.0, "max_tokens": 40}
-    host = EngineHost(load_model)
-    try:
-        host.load(LoadRequest("builtin", device="cpu", num_blocks=64))
-        whole, end = _answer(host, Submission(messages=(QUESTION,), sampling=greedy))
-        for cut in CUTS:
-            short = {**greedy, "max_tokens": cut}
-            text, finish = _answer(host, Submission(messages=(QUESTION,), sampling=short))
-            assert finish.reason is FinishReason.LENGTH
-            assert whole.startswith(text)
-            assert len(text) < len(whole)
-            messages = (QUESTION, ChatMessage("assistant", text))
-            rest, ending = _answer(
-                host,
-                Submission(
-                    messages=messages,
-                    context=finish.context if exact else None,
-                    begun=cut if exact else 0,
-                    sampling={**greedy, "max_tokens": 40 - cut},
-                ),
-            )
-            assert rest == whole
-            assert ending.reason is end.reason
-            assert ending.context == end.context
-            assert ending.usage.completion_tokens == end.usage.completion_tokens
-            assert ending.usage.prompt_tokens == end.usage.prompt_tokens
-        follows, its_end = _answer(
-            host,
+    whole, end = _answer(built_in, Submission(messages=(QUESTION,), sampling=greedy))
+    for cut in CUTS:
+        short = {**greedy, "max_tokens": cut}
+        text, finish = _answer(built_in, Submission(messages=(QUESTION,), sampling=short))
+        assert finish.reason is FinishReason.LENGTH
+        assert whole.startswith(text)
+        assert len(text) < len(whole)
+        messages = (QUESTION, ChatMessage("assistant", text))
+        rest, ending = _answer(
+            built_in,
             Submission(
                 messages=messages,
-                begun=0,
-                repeats_begun=False,
+                context=finish.context if exact else None,
+                begun=cut if exact else 0,
                 sampling={**greedy, "max_tokens": 40 - cut},
             ),
         )
-        assert text + follows == whole
-        assert its_end.context == end.context
-        assert its_end.usage.completion_tokens == end.usage.completion_tokens - cut
-        assert its_end.usage.prompt_tokens == end.usage.prompt_tokens + cut
-    finally:
-        host.shutdown()
+        assert rest == whole
+        assert ending.reason is end.reason
+        assert ending.context == end.context
+        assert ending.usage.completion_tokens == end.usage.completion_tokens
+        assert ending.usage.prompt_tokens == end.usage.prompt_tokens
+    follows, its_end = _answer(
+        built_in,
+        Submission(
+            messages=messages,
+            begun=0,
+            repeats_begun=False,
+            sampling={**greedy, "max_tokens": 40 - cut},
+        ),
+    )
+    assert text + follows == whole
+    assert its_end.context == end.context
+    assert its_end.usage.completion_tokens == end.usage.completion_tokens - cut
+    assert its_end.usage.prompt_tokens == end.usage.prompt_tokens + cut

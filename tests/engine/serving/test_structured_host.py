@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
-from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.client import ChatMessage, Submission
 from engine.api.lifecycle import FinishReason
 from engine.api.stream import Finish, RequestStream
-from engine.model.loader import load_model
 from engine.serving.host import EngineHost
 
 QUESTION = ChatMessage("user", "What is a KV cache?")
@@ -28,12 +26,9 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[EngineHost]:
-    one = EngineHost(load_model)
-    one.load(LoadRequest("builtin", device="cpu", num_blocks=256))
-    yield one
-    one.shutdown()
+@pytest.fixture
+def host(built_in: EngineHost) -> EngineHost:
+    return built_in
 
 
 def ask(host: EngineHost, **sampling: Any) -> RequestStream:

@@ -15,11 +15,10 @@ from engine.text.begun import begun_text
 from engine.text.channels import Channels
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
-from engine.text.job import BegunJob
 from engine.text.processor import OutputProcessor
 from engine.text.thinking import Tags
 from engine.text.vocabulary import Vocabulary
-from tests.support.encoding import Here, start_pool
+from tests.support.encoding import Here
 
 KEY = "model@revision:float32"
 TEMPLATE = (
@@ -191,14 +190,3 @@ def test_thinking_stands_on_its_channel() -> None:
         "<|channel|>analysis<|message|>thought<|end|><|start|>assistant"
         "<|channel|>final<|message|>said"
     )
-
-
-def test_a_process_encodes_it(byte_level: PreTrainedTokenizerFast) -> None:
-    byte_level.chat_template = TEMPLATE
-    reply = ChatMessage("assistant", "the cat", "is not")
-    pool = start_pool(byte_level, KEY)
-    try:
-        here = ChatEncoder(byte_level, KEY).encode_begun(reply, is_open=False)
-        assert pool.run(BegunJob(reply, False)) == here
-    finally:
-        pool.close()

@@ -16,9 +16,8 @@ from engine.api.client import ChatMessage
 from engine.api.tools import ToolCall, ToolUse
 from engine.text.encoder import ChatEncoder
 from engine.text.forms import begins_call
-from engine.text.job import PromptJob, ReplyJob
 from engine.text.reading import CallReader
-from tests.support.encoding import start_pool
+from tests.support.encoding import Here
 from tests.support.tool_calling import tool_calling
 from tests.support.tool_forms import BARE, CALLS, template
 
@@ -354,14 +353,9 @@ def test_a_template_that_tells_of_no_form_leaves_calls_as_text_and_says_so_once(
     byte_level: PreTrainedTokenizerFast, body: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Model(byte_level, body)
-    pool = start_pool(model.tokenizer, "model")
-    try:
-        with caplog.at_level(logging.WARNING):
-            assert CallReader(pool, "model").openings() == ()
-        (line,) = caplog.messages
-        assert line.startswith("model: tool calls stay text, but for replies that begin with one")
-        assert pool.run(PromptJob((QUESTION,), None, {"tools": list(TOOLS)}))
-        prompt, reply = ids(model.tokenizer, "x"), ids(model.tokenizer, "<tool_call>{}")
-        assert pool.run(ReplyJob(tuple(prompt), tuple(reply), tuple(TOOLS), False)) is None
-    finally:
-        pool.close()
+    with caplog.at_level(logging.WARNING):
+        assert CallReader(Here(model.encoder), "model").openings() == ()
+    (line,) = caplog.messages
+    assert line.startswith("model: tool calls stay text, but for replies that begin with one")
+    assert model.encoder.encode([QUESTION], None, {"tools": list(TOOLS)})
+    assert model.read("<tool_call>{}") is None

@@ -22,7 +22,7 @@ from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.model.tokenizer import FolderTokenizer
 from engine.text.encoder import ChatEncoder
-from engine.text.job import PrefixJob, PromptJob, TextJob
+from engine.text.job import BegunJob, PrefixJob, PromptJob, TextJob
 from engine.text.pool import ClosedError, EncoderPool, encoding
 from engine.text.process import EncoderProcess
 from tests.support.encoding import start_pool
@@ -66,22 +66,21 @@ def pool() -> Iterator[EncoderPool]:
 def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast) -> None:
     here = ChatEncoder(byte_level, KEY)
     there = start_pool(byte_level, KEY)
-    first = chat("Hello 😀 <|im_end|>")
-    prompt = there.run(PromptJob(first))
-    assert prompt == here.encode(first, None)
-    turns, context = chat("Hello 😀 <|im_end|>", "Hi", "Why?"), Context(KEY, (*prompt, 5), 2)
+    text = "Hello 😀 <|im_end|>"
+    prompt = there.run(PromptJob(chat(text)))
+    assert prompt == here.encode(chat(text), None)
+    turns, context = chat(text, "Hi", "Why?"), Context(KEY, (*prompt, 5), 2)
     assert there.run(PromptJob(turns, context)) == here.encode(turns, context)
     assert there.run(PromptJob(turns, context))[: len(prompt)] == prompt
     system = (ChatMessage("system", "Be brief."),)
     assert there.run(PrefixJob(system)) == here.common_prefix(system)
+    for one in (text, ""):
+        alone = byte_level.encode(one, add_special_tokens=False)
+        assert there.run(TextJob(one, False)) == alone
+    reply = ChatMessage("assistant", "the cat", "is not")
+    begun = here.encode_begun(reply, is_open=False)
+    assert there.run(BegunJob(reply, False)) == begun
     there.close()
-
-
-def test_it_encodes_a_text_alone(byte_level: PreTrainedTokenizerFast) -> None:
-    there = start_pool(byte_level, KEY)
-    text = "Hello 😀 <|im_end|>"
-    assert there.run(TextJob(text, False)) == byte_level.encode(text, add_special_tokens=False)
-    assert there.run(TextJob("", False)) == []
 
 
 @pytest.mark.parametrize("text", ["Hello", "Hello<|im_end|>"])
@@ -373,7 +372,10 @@ def test_a_process_that_encodes_has_no_secrets(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, value)
     process = EncoderProcess()
     try:
-        there = psutil.Process(process._process.pid).environ()
+        started = psutil.Process(process._process.pid)
+        while not is_worker(started):
+            pass
+        there = started.environ()
     finally:
         process.close()
     assert "hush" not in "".join(there.values())

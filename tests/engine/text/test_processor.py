@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from array import array
 from collections.abc import Callable, Sequence
 
@@ -319,15 +318,6 @@ def test_a_stop_string_cuts_log_probabilities(desk: Desk, together: bool) -> Non
     assert ids_of(delta) == list(output[:5])
 
 
-def test_nothing_is_kept_of_what_was_handed_out(desk: Desk) -> None:
-    stream = desk.open(logprobs=0)
-    output = desk.tokens("the", " cat", " is")
-    for token_id in output:
-        desk.send(token_id)
-        assert ids_of(stream.drain()) == [token_id]
-    assert desk.processor._replies["r"].logprobs == []
-
-
 class Reader:
     def __init__(self) -> None:
         self.wakes = 0
@@ -434,21 +424,6 @@ def test_closing_ends_every_open_stream_with_the_text_it_has(desk: Desk) -> None
     assert last(fresh)[1].error == FAULT
     assert last(done)[1].reason is FinishReason.LENGTH
     assert [stream.drain() for stream in (half, fresh, done)] == [None] * 3
-
-
-def test_a_blocked_reader_gets_all_of_a_reply(desk: Desk) -> None:
-    stream = desk.open()
-    received: list[Delta] = []
-    reader = threading.Thread(target=lambda: received.extend(stream))
-    reader.start()
-    output = desk.ids("the cat is not on the mat 👩‍👩‍👧")
-    for token_id in output:
-        desk.send(token_id)
-    desk.send(end=end(FinishReason.LENGTH, output))
-    reader.join(timeout=10)
-    assert not reader.is_alive()
-    assert "".join(delta.text for delta in received) == "the cat is not on the mat 👩‍👩‍👧"
-    assert sum(delta.num_tokens for delta in received) == len(output)
 
 
 @settings(max_examples=150, deadline=None)
