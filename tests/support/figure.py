@@ -44,7 +44,7 @@ def draw(chats: Sequence[Chat], num_blocks: int = 24, **options: object) -> str:
                 requests[chat.name] = _submit(harness, chat)
         before, moment = len(harness.runner.plans), harness.clock.now
         ended = {r for r in requests.values() if r.state is RequestState.FINISHED}
-        parked = {seq for seq, _blocks in harness.core._scheduler._groups.parked_tables()}
+        parked = {seq for seq, _blocks in harness.scheduler._groups.parked_tables()}
         harness.step()
         plans = harness.runner.plans[before:]
         harness.clock.now = moment + STEP_SECONDS
@@ -74,7 +74,7 @@ def _submit(harness: CoreHarness, chat: Chat) -> Request:
     tokens = reference(prompt, chat.output)
     assert tokens.index(tokens[-1]) == chat.output - 1
     harness.submit(chat.name, prompt, chat.most, stop_token_ids=(tokens[-1],))
-    return harness.core._table.live[chat.name]
+    return harness.request(chat.name)
 
 
 def _figures(record: StepRecord) -> dict[str, str]:

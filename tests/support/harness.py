@@ -21,6 +21,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.pool import BlockPool
 from engine.core.core import EngineCore
 from engine.scheduling.policies import POLICIES
+from engine.scheduling.scheduler import Scheduler
 from tests.support.clock import VirtualClock
 from tests.support.scripted_runner import (
     ScriptedRunner,
@@ -243,7 +244,7 @@ class CoreHarness:
         return known[:count]
 
     def step(self) -> None:
-        scheduler = self.core._scheduler
+        scheduler = self.scheduler
         knobs = self.core.ledger.knobs
         running_before = len(scheduler.running)
         plans_before = len(self.runner.plans)
@@ -285,12 +286,29 @@ class CoreHarness:
         self.run(max_steps)
         assert self.core.num_unfinished == 0
         assert self.pool.num_used == 0
-        assert self.core._scheduler.cache.host.num_used == 0
+        assert self.scheduler.cache.host.num_used == 0
         assert set(self.ends) == set(self._prompts)
 
     @property
+    def scheduler(self) -> Scheduler:
+        return self.core._scheduler
+
+    @property
     def pool(self) -> BlockPool:
-        return self.core._scheduler.cache.pool
+        return self.scheduler.cache.pool
+
+    def request(self, name: str) -> Request:
+        """One that has not ended."""
+        return self.core._table.live[name]
+
+    def preempt(self, name: str) -> None:
+        """Preempt a request that runs, as a policy may between two steps."""
+        self.scheduler.preempt([self.request(name)], self.core.ledger.knobs)
+
+    def commit(self) -> None:
+        """End all steps in flight, and plan none."""
+        while self.core._in_flight:
+            self.core._commit()
 
     def snapshot(self) -> Snapshot:
         """A snapshot whose views were checked: who waits says why, and nobody else does."""
@@ -358,7 +376,7 @@ class CoreHarness:
             assert counts == (record.free_blocks, record.cached_blocks, record.used_blocks)
             assert 0 <= record.unused_slots <= record.given_slots <= self.config.num_slots
             assert record.num_tokens <= record.budget
-        scheduler = self.core._scheduler
+        scheduler = self.scheduler
         pool = scheduler.cache.pool
         # What happened since the last record belongs to the next one.
         replay = self._replay

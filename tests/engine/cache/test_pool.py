@@ -64,60 +64,11 @@ def test_the_life_of_a_block() -> None:
     assert pool.take_events().log == ()
 
 
-def test_free_blocks_go_before_cached_ones() -> None:
-    pool, evicted = make_pool(4)
-    kept = cache(pool, 1, 2)
-    assert set(pool.allocate(2, 2)).isdisjoint(kept)
-    assert evicted == []
-
-
-def test_the_block_let_go_longest_ago_is_evicted() -> None:
-    pool, evicted = make_pool(4)
-    old = cache(pool, 1, 2)
-    new = cache(pool, 2, 2)
-    pool.share(old[0], 3)  # looked at again: now the youngest
-    pool.release([old[0]], 3)
-    pool.allocate(4, 4)
-    assert evicted == [old[1], new[1], new[0], old[0]]
-
-
 def test_a_block_freed_last_is_given_first() -> None:
     pool, _evicted = make_pool(4)
     blocks = pool.allocate(3, 1)
     pool.release(blocks[::-1], 1)
     assert pool.allocate(1, 2) == blocks[:1]
-
-
-def test_one_sequence_may_hold_a_block_for_a_step_that_still_runs_and_again() -> None:
-    """A preempted sequence that is admitted again while its last plan runs holds it twice."""
-    pool, _evicted = make_pool(2)
-    (block,) = pool.allocate(1, 7)
-    pool.retain(block)
-    pool.share(block, 7)
-    pool.check([(7, [block]), (7, [block])])
-    pool.release([block], 7)
-    pool.check([(7, [block])])
-    pool.release([block], 7)
-    pool.check([])
-    assert pool.is_available(block)
-
-
-def test_the_life_of_a_reserved_block() -> None:
-    pool, _evicted = make_pool(3)
-    one, other = pool.allocate(2, 7, reserve=True)
-    assert (pool.num_used, pool.num_reserved, pool.num_available) == (2, 2, 1)
-    pool.fill(one)
-    assert (pool.num_used, pool.num_reserved) == (2, 1)
-    pool.check([(7, [one, other])])
-    pool.release([other, one], 7)
-    assert (pool.num_free, pool.num_reserved) == (3, 0)
-    assert pool.take_events().log == (
-        (C.RESERVED, one, 7),
-        (C.RESERVED, other, 7),
-        (C.FILLED, one, 7),
-        (C.FREED, other, 7),
-        (C.FREED, one, 7),
-    )
 
 
 def test_the_life_of_a_pinned_block() -> None:
@@ -150,30 +101,6 @@ def test_the_life_of_a_pinned_block() -> None:
         (C.EVICTED, block, -1),
         (C.GIVEN, block, 5),
     ]
-
-
-def test_pinned_while_it_is_held_it_shows_when_it_is_let_go() -> None:
-    pool, _evicted = make_pool(2)
-    (block,) = pool.allocate(1, 1)
-    pool.retain(block)
-    pool.pin(block)
-    assert pool.copy().states == "uf"
-    pool.release([block], 1)
-    assert pool.copy().states == "pf"
-    pool.check([])
-
-
-def test_let_go_by_its_pin_it_is_evicted_after_those_cached_before() -> None:
-    pool, evicted = make_pool(3)
-    (first,) = cache(pool, 1, 1)
-    pool.pin(first)
-    rest = pool.allocate(2, 2)
-    for block in rest:
-        pool.retain(block)
-    pool.release(rest, 2)
-    pool.unpin(first)
-    pool.allocate(3, 3)
-    assert evicted == [*rest, first]
 
 
 @pytest.mark.parametrize(

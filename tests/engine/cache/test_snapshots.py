@@ -22,45 +22,6 @@ def test_the_one_that_was_used_longest_ago_is_given_up() -> None:
     assert pool.hold(b"a") == first
 
 
-def test_what_is_held_is_never_given_up() -> None:
-    pool = SnapshotPool(1)
-    pool.retain(taken(pool), b"a")
-    pool.hold(b"a")
-    pool.forget(b"a")
-    assert pool.allocate() is None
-    assert pool.has(b"a")
-    pool.release(b"a")
-    assert pool.allocate() is not None
-    assert not pool.has(b"a")
-
-
-def test_what_is_pinned_is_never_given_up_whenever_it_is_taken() -> None:
-    pool = SnapshotPool(2)
-    pool.pin(b"a")
-    for name in (b"a", b"b"):
-        pool.retain(taken(pool), name)
-    pool.forget(b"a")
-    taken(pool)
-    assert pool.has(b"a")
-    assert not pool.has(b"b")
-    assert pool.allocate() is None
-    pool.unpin(b"a")
-    assert pool.allocate() is not None
-
-
-def test_of_two_of_one_prefix_the_first_is_kept() -> None:
-    pool = SnapshotPool(2)
-    first, second = taken(pool), taken(pool)
-    pool.retain(first, b"a")
-    pool.retain(second, b"a")
-    assert pool.hold(b"a") == first
-    assert pool.allocate() == second
-
-
-def test_without_room_nothing_is_taken() -> None:
-    assert SnapshotPool(0).allocate() is None
-
-
 def taken(pool: SnapshotPool) -> int:
     snapshot = pool.allocate()
     assert snapshot is not None

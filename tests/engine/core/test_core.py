@@ -38,16 +38,6 @@ class TestIdle:
         assert engine.ends["a"].reason is FinishReason.ERROR
         assert engine.core.idle
 
-    def test_an_idle_step_does_nothing(self) -> None:
-        engine = CoreHarness()
-        engine.submit("a", PROMPT, 2)
-        engine.finish()
-        before = engine.snapshot()
-        for _ in range(5):
-            engine.step()
-            assert engine.core.idle
-        assert engine.snapshot() == before
-
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_commit_may_make_room(self, depth: int) -> None:
         """At depth 2 nothing could be planned while the last step was in flight, and afterwards a
@@ -85,7 +75,7 @@ class TestPriorities:
         engine.step()
         engine.core.set_priority("a", -5)
         engine.submit("c", PROMPT[1:5], 4)
-        assert len(engine.core._scheduler.running) == 2
+        assert len(engine.scheduler.running) == 2
         engine.finish()
         assert [name for record in engine.records for name in record.preempted] == ["a"]
         order = [name for record in engine.records for name in record.admitted]
@@ -134,7 +124,7 @@ class TestPriorities:
 
 
 def head(engine: CoreHarness) -> list[str]:
-    return [request.request_id for request in engine.core._scheduler.waiting.head(9)]
+    return [request.request_id for request in engine.scheduler.waiting.head(9)]
 
 
 class TestDeadlines:
@@ -178,7 +168,7 @@ class TestDeadlines:
         engine.submit("waits", PROMPT, 9, deadline=0.04)
         engine.step()
         engine.core.change_knobs({"paused": True}, "test")
-        engine.core._scheduler.preempt([engine.core._table.live["runs"]], engine.core.ledger.knobs)
+        engine.preempt("runs")
         engine.clock.advance(1.0)
         engine.step()
         assert set(engine.ends) == {"waits"}
@@ -438,7 +428,7 @@ def test_a_drain_ends_though_one_that_may_not_come_in_is_ahead(order: str, depth
     for i in range(2):
         engine.submit(f"r{i}", range(100 * i, 100 * i + 8), 16)
     engine.step()
-    while not len(engine.core._scheduler.waiting):
+    while not len(engine.scheduler.waiting):
         engine.step()
     engine.submit("urgent", [1, 2], 2, priority=5)
     engine.core.change_knobs({"draining": True}, "me")

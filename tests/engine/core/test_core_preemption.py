@@ -115,7 +115,7 @@ class TestPreemption:
         """Admission rules it out; were it wrong, the sequence must not preempt itself for ever."""
         engine = CoreHarness(num_blocks=3, max_model_len=12)
         engine.submit("a", list(range(6)), None)
-        engine.core._table.live["a"].max_output_tokens = 50
+        engine.request("a").max_output_tokens = 50
         engine.submit("b", list(range(50, 56)), 2)  # waits for the second of its blocks
         engine.run()
         error = engine.ends["a"].error
@@ -182,23 +182,14 @@ class TestResume:
         engine = CoreHarness(num_blocks=64, depth=2)
         engine.submit("a", PROMPT, 6)
         engine.step()
-        request = engine.core._table.live["a"]
+        request = engine.request("a")
         assert request.num_in_flight == 1
-        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+        engine.preempt(request.request_id)
         assert request.state is RequestState.PREEMPTED
         engine.core._plan()
-        assert in_words(engine.core._scheduler.head_wait) == "its last step is still running"
+        assert in_words(engine.core.head_wait) == "its last step is still running"
         before = len(engine.tokens["a"])
         engine.step()
         assert len(engine.tokens["a"]) == before + 1
         engine.finish()
         assert len(engine.tokens["a"]) == 6
-
-    def test_preempted_with_its_last_token_in_flight(self) -> None:
-        engine = CoreHarness(depth=2)
-        engine.submit("a", PROMPT, 2)
-        engine.step()
-        request = engine.core._table.live["a"]
-        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
-        engine.finish()
-        assert engine.ends["a"].reason is FinishReason.LENGTH

@@ -7,13 +7,12 @@ from array import array
 
 import pytest
 
-from engine.api.config import EngineConfig
 from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import BlockChange
 from engine.api.waiting import in_words
 from engine.batch.plan import Row, StepPlan
-from engine.cache.manager import KVCache, block_hash, root_hash
-from tests.support.harness import CoreHarness, make_request
+from engine.cache.manager import block_hash, root_hash
+from tests.support.harness import CoreHarness
 
 PROMPT = list(range(100, 108))
 
@@ -48,10 +47,10 @@ class TestFullPrefixHit:
         engine.submit("a", [1, 2, 3], 9)
         engine.step()  # 3 tokens computed, the 4th known
         engine.step()
-        request = engine.core._table.live["a"]
+        request = engine.request("a")
         assert (request.num_known_tokens, request.num_computed_tokens) == (5, 4)
         engine.step()
-        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+        engine.preempt(request.request_id)
         engine.step()
         # 6 tokens known, 5 were computed, 2 full blocks were published.
         assert row_of(engine.runner.plans[-1], 1).start == 4
@@ -67,10 +66,8 @@ class TestSalt:
         engine.submit("asks", PROMPT, 6, cache_salt="a")
         for _ in range(4):
             engine.step()
-        while engine.core._in_flight:
-            engine.core._commit()
-        request = engine.core._table.live["asks"]
-        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+        engine.commit()
+        engine.preempt("asks")
         engine.finish()
         starts = [row.start for plan in engine.runner.plans if plan.new for row in plan.rows]
         assert starts[0] == 0 < starts[1]
@@ -86,8 +83,7 @@ class TestSalt:
         engine.submit("asks", PROMPT, 6, cache_salt="a")
         for _ in range(3):
             engine.step()
-        request = engine.core._table.live["asks"]
-        engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+        engine.preempt("asks")
         engine.finish()
         assert engine.tokens["asks"][:3] == engine.tokens["other"]
         assert engine.ends["asks"].usage.cached_tokens == 0
@@ -183,26 +179,6 @@ class TestPublishAfterTheForwardPass:
         assert engine.runner.plans[2].new[0].block_ids == row_of(first, 1).new_blocks[:1]
         engine.finish()
 
-    def test_a_failed_step_leaves_nothing_to_find(self) -> None:
-        engine = CoreHarness()
-        engine.runner.fail_steps = {1}
-        engine.submit("a", PROMPT, 2)
-        engine.finish()
-        assert engine.ends["a"].reason is FinishReason.ERROR
-        assert engine.pool.num_cached == 0
-        engine.submit("b", PROMPT, 2)
-        engine.finish()
-        assert engine.ends["b"].usage.cached_tokens == 0
-
-    def test_a_block_is_not_found_until_it_is_full(self) -> None:
-        engine = CoreHarness()
-        engine.submit("a", list(range(7)), 1)
-        engine.finish()
-        assert engine.pool.num_cached == 1
-        engine.submit("b", list(range(10)), 1)
-        engine.finish()
-        assert engine.ends["b"].usage.cached_tokens == 4
-
     def test_nothing_is_kept_while_prefix_caching_is_off(self) -> None:
         engine = CoreHarness(prefix_caching=False)
         engine.submit("a", PROMPT, 5)
@@ -219,7 +195,7 @@ class TestPublishAfterTheForwardPass:
         engine = CoreHarness(max_num_batched_tokens=10)
         engine.submit("a", list(range(30)), 1)
         engine.step()
-        request = engine.core._table.live["a"]
+        request = engine.request("a")
         assert (request.num_computed_tokens, request.num_published) == (10, 2)
 
 
@@ -233,23 +209,3 @@ class TestChainedHash:
         expected = hashlib.sha256(root + array("I", ids).tobytes()).digest()
         assert array("I").itemsize == 4
         assert block_hash(root, ids) == expected
-
-    def test_equal_blocks_behind_other_tokens_are_not_equal(self) -> None:
-        engine = CoreHarness()
-        engine.submit("a", [1, 1, 1, 1, 5, 6, 7, 8, 9], 1)
-        engine.finish()
-        engine.submit("b", [2, 2, 2, 2, 5, 6, 7, 8, 9], 1)
-        engine.submit("c", [5, 6, 7, 8, 9], 1)
-        engine.finish()
-        assert engine.ends["b"].usage.cached_tokens == 0
-        assert engine.ends["c"].usage.cached_tokens == 0
-
-    def test_another_model_has_other_hashes(self) -> None:
-        config = EngineConfig(num_blocks=4, block_size=2, max_model_len=8, max_num_seqs=1)
-        hashes = []
-        for key in ("model@1:float32", "model@1:bfloat16"):
-            request = make_request(1, [1, 2, 3])
-            KVCache(config, key).match(request)
-            hashes.append(request.block_hashes)
-        assert len(hashes[0]) == 1
-        assert hashes[0] != hashes[1]

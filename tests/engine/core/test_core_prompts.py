@@ -54,12 +54,9 @@ def test_after_a_preemption_only_the_rest_is_computed_for_it(depth: int) -> None
     engine.submit("asks", [*PROMPT, *range(40)], prompt_logprobs=0)
     engine.step()
     engine.step()
-    core = engine.core
-    while core._in_flight:
-        core._commit()
-    (request,) = core._scheduler.running
-    told = request.num_told
-    core._scheduler.preempt([request], core.ledger.knobs)
+    engine.commit()
+    told = engine.request("asks").num_told
+    engine.preempt("asks")
     engine.finish()
     learned = [plan.rows[0].start for plan in engine.runner.plans if plan.new]
     assert learned == [0, told - 1]

@@ -158,7 +158,7 @@ class Traffic:
     def set_priority(self, pick: int, priority: int) -> None:
         """Of one that waits, runs or has ended; those that wait stand as if it had always been."""
         recent = [*self.names[-8:], "nobody"]
-        core, queue = self.engine.core, self.engine.core._scheduler.waiting
+        core, queue = self.engine.core, self.engine.scheduler.waiting
         core.set_priority(recent[pick % len(recent)], priority)
         anew = reorder(core._scheduler._ordered_by, queue)
         anew.barred = queue.barred  # each plan sets it

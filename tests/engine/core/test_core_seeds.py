@@ -21,7 +21,7 @@ class TestSeeds:
         for request in engine.core._table.live.values():
             seed = request.seed
             assert 0 <= seed < 2**64
-            engine.core._scheduler.preempt([request], engine.core.ledger.knobs)
+            engine.preempt(request.request_id)
         engine.core.step()
         first = {new.seq: new.seed for new in engine.runner.plans[0].new}
         again = {new.seq: new.seed for new in engine.runner.plans[1].new}

@@ -35,7 +35,7 @@ class TestFork:
         engine = CoreHarness(depth=depth, prefix_caching=prefix_caching)
         sample(engine, 4, PROMPT)
         engine.step()
-        while engine.core.num_unfinished and len(engine.core._scheduler.running) < 4:
+        while engine.core.num_unfinished and len(engine.scheduler.running) < 4:
             engine.step()
         assert (engine.pool.num_used, engine.pool.num_shared) == (2 + 4, 2)
         copies = [plan.copies for plan in engine.runner.plans if plan.copies]

@@ -65,7 +65,7 @@ def test_without_a_snapshot_blocks_alone_are_no_hit() -> None:
     engine = harness(num_snapshots=0)
     served(engine, "a", PROMPT)
     assert served(engine, "b", PROMPT) == 0
-    state = engine.core.ledger.states(engine.core._scheduler.effective(engine.core.ledger.knobs))
+    state = engine.core.ledger.states(engine.scheduler.effective(engine.core.ledger.knobs))
     notes = {knob.name: knob.note for knob in state}
     assert "snapshot_memory" in notes["prefix_caching"]
 
@@ -98,7 +98,7 @@ def test_a_victim_goes_on_from_its_last_snapshot() -> None:
 
 def test_what_is_computed_again_leaves_its_snapshot_where_it_was() -> None:
     """A victim may come to the end of the block where its last snapshot was taken once more."""
-    cache = harness().core._scheduler.cache
+    cache = harness().scheduler.cache
     assert cache.snapshots is not None
     request = make_request(0, PROMPT)
     say(request, range(40, 50))
@@ -193,15 +193,6 @@ def test_pins_leave_a_snapshot_to_others() -> None:
         "two": "pinned prefixes would take 2 snapshots of states; snapshot_memory has room for "
         "1 beyond one",
     }
-
-
-def test_a_request_that_ends_before_its_first_row_lets_its_snapshot_go() -> None:
-    engine = harness(num_snapshots=1, max_num_batched_tokens=8, max_num_seqs=8)
-    served(engine, "a", PROMPT, 1)
-    engine.submit("b", PROMPT, 4)
-    engine.core.abort("b")
-    engine.finish()
-    assert served(engine, "c", [9] * 21, 1) == 0, "its snapshot may be given up"
 
 
 @pytest.mark.parametrize("policy", ["static", "dynamic", "orca", "prefill_first", "stall_free"])

@@ -29,25 +29,6 @@ class TestStopsAndMinTokens:
         assert end.usage.completion_tokens == at
         assert [*end.token_ids] == [*PROMPT, *reference(PROMPT, at)]
 
-    def test_a_stop_for_one_that_ended_is_ignored(self) -> None:
-        engine = CoreHarness()
-        engine.submit("a", PROMPT, 2)
-        engine.finish()
-        engine.stop("a", 1)
-        assert engine.core.idle
-        engine.finish()
-        assert engine.ends["a"].reason is FinishReason.LENGTH
-
-    def test_a_preempted_request_can_be_stopped(self) -> None:
-        engine = CoreHarness()
-        engine.submit("a", PROMPT, 20)
-        for _ in range(4):
-            engine.step()
-        engine.core._scheduler.preempt([engine.core._table.live["a"]], engine.core.ledger.knobs)
-        engine.stop("a", 2)
-        engine.finish()
-        assert engine.ends["a"].usage.completion_tokens == 2
-
     @pytest.mark.parametrize("depth", [1, 2])
     @pytest.mark.parametrize("which", ["eos", "stop_token_ids"])
     def test_no_end_before_min_tokens(self, depth: int, which: str) -> None:

@@ -34,7 +34,7 @@ def until_preempted(engine: CoreHarness, count: int = 1) -> StepRecord:
 
 
 def host_used(engine: CoreHarness) -> int:
-    return engine.core._scheduler.cache.host.num_used
+    return engine.scheduler.cache.host.num_used
 
 
 def swaps(engine: CoreHarness) -> list[StepPlan]:
@@ -149,7 +149,7 @@ class TestSwap:
         """Host blocks that no plan fills any more may be given to another at once."""
         engine = two_of_eight(num_host_blocks=5, num_blocks=20)
         engine.step()
-        scheduler, knobs = engine.core._scheduler, engine.core.ledger.knobs
+        scheduler, knobs = engine.scheduler, engine.core.ledger.knobs
         first, second = scheduler.running
         assert scheduler._swaps.swap_out(first, [second], knobs)
         scheduler._swaps.drop(first)
@@ -234,7 +234,7 @@ class TestWithoutRow:
                 engine.core._commit()
         assert [bool(f.plan.swaps_in) for f in engine.core._in_flight] == [True]
         engine.core.abort_all()
-        assert engine.core._scheduler._reclaim.num_pending == 7 + 2  # both of the batch
+        assert engine.scheduler._reclaim.num_pending == 7 + 2  # both of the batch
         engine.core.change_knobs({"policy": "stall_free"}, "test")
         engine.submit("d", list(range(60, 90)), 3)
         engine.finish()
@@ -265,7 +265,7 @@ class TestFailure:
         while "a" not in engine.ends:  # it was the only one of the step
             engine.step()
         assert engine.ends["a"].reason is FinishReason.ERROR
-        request = engine.core._table.live["b"]
+        request = engine.request("b")
         assert (request.host_blocks, request.num_computed_tokens) == ([], 0)
         engine.finish()
         assert not any(plan.swaps_in for plan in engine.runner.plans)

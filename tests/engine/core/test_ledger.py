@@ -75,19 +75,6 @@ class TestUndo:
         assert [change.changed["max_num_seqs"] for change in undos] == [(3, 2), (2, 1), (1, 32)]
         assert {change.who for change in undos} == {"you"}
 
-    def test_a_change_after_an_undo_is_undone_first(self) -> None:
-        ledger = make_ledger()
-        for value in (1, 2):
-            ledger.change({"max_num_seqs": value}, "me", 0.0, 0)
-        ledger.undo("me", 0.0, 0)
-        ledger.change({"max_num_seqs": 9}, "me", 0.0, 0)
-        assert [undone(ledger) for _ in range(3)] == [(9, 1), (1, 32), None]
-
-    def test_without_a_change_nothing_happens(self) -> None:
-        ledger = make_ledger()
-        assert ledger.undo("me", 0.0, 0) is None
-        assert ledger.history == ()
-
     def test_a_turn_of_one_knob_by_one_person_is_one_step(self) -> None:
         ledger = make_ledger()
         turns = [

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from engine.api.block_map import PinView, Sharing
+from engine.api.block_map import Sharing
 from engine.api.knobs import KNOB_SPECS
 from engine.api.lifecycle import FinishReason, RequestState, Timings
 from engine.api.origin import Origin
@@ -373,31 +373,6 @@ class TestSnapshot:
         assert snapshot.sharing == (Sharing((1, 2, 3), 1), Sharing((1, 2), 1))
         shared = {view.request_id: view.shared_blocks for view in snapshot.requests}
         assert shared == {"a": 2, "b": 2, "c": 1, "alone": 0}
-
-    def test_reserved_blocks(self) -> None:
-        engine = slow_engine(policy="orca")
-        engine.submit("a", PROMPT, 9)  # 15 tokens: 4 blocks, of which 2 hold the prompt
-        engine.step()
-        snapshot = engine.snapshot()
-        (only,) = snapshot.requests
-        assert (only.blocks, only.reserved_blocks) == (4, 2)
-        assert states_of(snapshot.blocks).count("r") == snapshot.blocks.reserved == 2
-
-    def test_pins(self) -> None:
-        """One that fits shows how much of it is computed; one that does not, why."""
-        engine = slow_engine(num_blocks=34, max_model_len=128)  # 2 blocks to spare
-        engine.core.pins.pin("system", range(9))
-        engine.core.pins.pin("large", range(200, 212))
-        engine.submit("a", range(9), 1)
-        engine.finish()
-        snapshot = engine.snapshot()
-        system, large = snapshot.pins
-        assert system == PinView("system", 9, 2, 2)
-        assert (large.name, large.tokens, large.blocks, large.computed) == ("large", 12, 0, 0)
-        assert "5 blocks" in large.error
-        assert (snapshot.blocks.pinned, snapshot.blocks.cached) == (2, 2)
-        engine.core.pins.unpin("system")
-        assert (engine.snapshot().blocks.pinned, engine.snapshot().blocks.cached) == (0, 2)
 
     def test_goodput_counts_those_that_met_both_targets(self) -> None:
         """A token a second is good, but for one pause: `late` began late, a and b were held up."""

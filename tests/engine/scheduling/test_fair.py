@@ -51,11 +51,6 @@ class TestOrder:
         #         a  b: 3 0 | 3 3 | 6 3 | 6 6 | 9 6 | 9 7, a has none left
         assert "".join(taken) == "abbbabbbab"
 
-    def test_within_a_user_first_come_first_served(self) -> None:
-        queue = make_queue()
-        push(queue, ask(2, "a", priority=9), ask(1, "a"), ask(3, "a", priority=5))
-        assert [admit(queue).ordinal for _ in range(3)] == [1, 2, 3]
-
     def test_output_tokens_cost_more_than_those_of_the_prompt(self) -> None:
         queue = make_queue()
         push(queue, ask(1, "a"), ask(2, "a"), ask(3, "b", 2), ask(4, "b"))
@@ -82,10 +77,6 @@ class TestOrder:
         taken = [admit(queue).origin.user for _ in range(18)]
         assert (taken.count("a"), taken.count("b")) == (12, 6)
         assert max(map(len, "".join(taken).split("b"))) == 2
-
-    def test_empty(self) -> None:
-        queue = make_queue()
-        assert (queue.first(), queue.head(3), len(queue), list(queue)) == (None, [], 0, [])
 
     def test_one_that_gives_up_is_not_charged(self) -> None:
         queue = make_queue()
@@ -162,14 +153,14 @@ class TestCountersSurvive:
     def test_another_knob_does_not_sort_anew(self) -> None:
         engine = CoreHarness(order="fair")
         engine.submit("a", [1], 2)
-        queue = engine.core._scheduler.waiting
+        queue = engine.scheduler.waiting
         engine.core.change_knobs({"max_num_seqs": 3, "policy": "orca"}, "test")
         engine.step()
-        assert engine.core._scheduler.waiting is queue
+        assert engine.scheduler.waiting is queue
         engine.core.change_knobs({"user_weights": "a=2"}, "test")
         engine.submit("b", [1], 2)
         engine.step()
-        assert engine.core._scheduler.waiting is not queue
+        assert engine.scheduler.waiting is not queue
         engine.finish()
 
     def test_counters_of_those_who_never_come_back_are_forgotten(self) -> None:
@@ -282,7 +273,7 @@ def widest_gap(engine: CoreHarness, users: str, weights: dict[str, float]) -> fl
 
 
 def users_waiting(engine: CoreHarness) -> set[str]:
-    return {request.origin.user for request in engine.core._scheduler.waiting}
+    return {request.origin.user for request in engine.scheduler.waiting}
 
 
 SLOTS, LONGEST_PROMPT, MOST_OUTPUTS = 4, 24, 6
@@ -399,7 +390,7 @@ def crowd(policy: str, order: str = "fair", size: int = 100, **knobs: object) ->
 
 
 def running(engine: CoreHarness) -> str:
-    return "".join(sorted(one.request_id[0] for one in engine.core._scheduler.running))
+    return "".join(sorted(one.request_id[0] for one in engine.scheduler.running))
 
 
 @pytest.mark.parametrize("policy", POLICIES_AT_ONCE)

@@ -29,25 +29,7 @@ def ordinals(queue: SortedQueue) -> list[int]:
     return [request.ordinal for request in queue.head(1000)]
 
 
-class TestFcfs:
-    def test_arrival_whatever_the_priority_and_the_length(self) -> None:
-        queue = make_queue(Fcfs)
-        for ordinal, priority in [(3, 0), (1, -2), (2, 5)]:
-            queue.push(arrived(ordinal, 0.0, prompt=10 - ordinal, priority=priority))
-        assert ordinals(queue) == [1, 2, 3]
-
-
 class TestPriority:
-    def test_priority_then_arrival(self) -> None:
-        queue = make_queue(Priority)
-        for ordinal, priority in enumerate([0, 2, 0, -1, 2]):
-            queue.push(make_request(ordinal, [1], priority=priority))
-        assert ordinals(queue) == [1, 4, 0, 2, 3]
-        assert [r.ordinal for r in queue.head(2)] == [1, 4]
-        first = queue.first()
-        assert first is not None
-        assert first.ordinal == 1
-
     def test_waiting_as_long_as_ageing_is_worth_one_level(self) -> None:
         """At 10 s a level, 0 beats 2 if it came more than 20 s before."""
         queue = make_queue(Priority, ageing=10.0)
@@ -80,20 +62,6 @@ class TestPriority:
 
 
 class TestShortest:
-    def test_length_then_arrival(self) -> None:
-        queue = make_queue(Shortest)
-        for ordinal, prompt in enumerate([5, 2, 9, 2]):
-            queue.push(arrived(ordinal, 0.0, prompt=prompt, priority=ordinal))
-        assert ordinals(queue) == [1, 3, 0, 2]
-
-    def test_preempted_ones_go_first_by_arrival(self) -> None:
-        queue = make_queue(Shortest)
-        for ordinal, prompt, preemptions in [(1, 1, 0), (2, 9, 1), (3, 5, 2)]:
-            request = arrived(ordinal, 0.0, prompt=prompt)
-            request.num_preemptions = preemptions
-            queue.push(request)
-        assert ordinals(queue) == [2, 3, 1]
-
     def test_waiting_as_long_as_ageing_is_worth_a_thousand_tokens(self) -> None:
         queue = make_queue(Shortest, ageing=10.0)
         queue.push(arrived(1, 0.0, prompt=2001))
@@ -121,20 +89,6 @@ class TestShortest:
 def test_empty(order: type[SortedQueue]) -> None:
     queue = make_queue(order)
     assert (queue.first(), queue.head(3), len(queue), list(queue)) == (None, [], 0, [])
-
-
-@pytest.mark.parametrize("order", [Fcfs, Priority])
-def test_one_that_comes_back_takes_its_old_place(order: type[SortedQueue]) -> None:
-    """Preempted, it waits before those that arrived later; also if it was not the head before."""
-    queue = make_queue(order, ageing=60.0)
-    requests = [arrived(i, i / 10) for i in range(3)]
-    for request in requests:
-        queue.push(request)
-    for _ in range(2):
-        queue.remove(requests[1])
-        requests[1].num_preemptions += 1
-        queue.push(requests[1])
-    assert queue.head(9) == requests
 
 
 @given(

@@ -88,48 +88,6 @@ def shapes(engine: CoreHarness) -> list[list[tuple[int, int, bool]]]:
     ]
 
 
-def test_a_prompt_goes_in_what_decodes_leave() -> None:
-    engine = CoreHarness(max_num_batched_tokens=8, max_num_seqs=4)
-    engine.submit("a", [1, 2, 3], 20)
-    engine.submit("b", [4, 5, 6, 7, 8], 20)
-    engine.step()
-    engine.submit("long", list(range(100, 115)), 3)
-    engine.submit("late", [50, 51], 3)
-    for _ in range(5):
-        engine.step()
-    assert shapes(engine) == [
-        [(1, 3, True), (2, 5, True)],
-        [(1, 1, False), (2, 1, False), (3, 6, True)],
-        [(1, 1, False), (2, 1, False), (3, 6, True)],
-        [(1, 1, False), (2, 1, False), (3, 3, True), (4, 2, True)],
-        [(1, 1, False), (2, 1, False), (3, 1, False), (4, 1, False)],
-        [(1, 1, False), (2, 1, False), (3, 1, False), (4, 1, False)],
-    ]
-
-
-def test_chunks_of_running_prompts_go_before_admissions() -> None:
-    engine = CoreHarness(max_num_batched_tokens=12, prefill_chunk=4)
-    engine.submit("a", list(range(10)), 2)
-    engine.submit("b", list(range(100, 110)), 2)
-    engine.step()
-    engine.submit("c", list(range(200, 210)), 2, priority=9)
-    engine.step()
-    assert shapes(engine)[1] == [(1, 4, True), (2, 4, True), (3, 4, True)]
-
-
-def test_decodes_go_first_whoever_was_admitted_first() -> None:
-    engine = CoreHarness(max_num_batched_tokens=8, prefill_chunk=4)
-    engine.submit("long", list(range(40)), 2)
-    engine.submit("short", [50, 51], 9)
-    engine.step()
-    engine.core.change_knobs({"prefill_chunk": 0}, "test")
-    engine.step()
-    assert shapes(engine) == [
-        [(1, 4, True), (2, 2, True)],
-        [(2, 1, False), (1, 7, True)],
-    ]
-
-
 def test_the_chunk_cap_leaves_budget_for_others() -> None:
     engine = CoreHarness(max_num_batched_tokens=10, prefill_chunk=4)
     for i in range(4):

@@ -126,7 +126,7 @@ def test_one_that_was_preempted_does_not_wait_for_company_again(depth: int) -> N
     for name in "ab":
         engine.submit(name, [1, 2, 3], 6)
     engine.step()
-    engine.core._scheduler.preempt([engine.core._table.live["b"]], engine.core.ledger.knobs)
+    engine.preempt("b")
     engine.finish()
     assert {end.reason for end in engine.ends.values()} == {FinishReason.LENGTH}
 
