@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -168,10 +167,6 @@ class BrowserPage:
             elif event["method"] == "Runtime.consoleAPICalled" and about["type"] == "error":
                 found.append(json.dumps(about["args"]))
         return found
-
-    def screenshot(self, file: Path) -> None:
-        """As a PNG."""
-        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
 
     def close(self) -> None:
         self._link.call("Target.disposeBrowserContext", browserContextId=self._context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ WORDS = (
     r"prompt is too long: \d+ tokens > \d+",
     r"maximum context length is \d+ tokens",
 )
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[HttpServing]:
-    with http_serving() as one:
-        yield one
-        one.check_idle()
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

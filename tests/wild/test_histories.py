@@ -5,14 +5,13 @@ one whose arguments are broken keeps them, and a reply that said nothing is no e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from engine.api.client import ChatMessage
 from tests.support.chat_requests import parse
-from tests.support.http_serving import HttpServing, http_serving
+from tests.support.http_serving import HttpServing
 
 ASKED = {"role": "user", "content": "what is the time?"}
 LEFT_OUT = object()  # the field is not stated at all
@@ -46,13 +45,6 @@ CASES = {
     "deep": Case("", "[" * 100_000, {"INVALID_JSON": "[" * 100_000}),
     "made text twice": Case("", json.dumps('{"zone": "Ost"}'), {"zone": "Ost"}),
 }
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[HttpServing]:
-    with http_serving() as one:
-        yield one
-        one.check_idle()
 
 
 def called(name: str, arguments: object, /, **fields: object) -> dict[str, object]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from engine.api.sampling import SamplingParams
 from tests.support.chat_requests import parse
-from tests.support.http_serving import HttpServing, http_serving
+from tests.support.http_serving import HttpServing
 
 
 class Case(NamedTuple):
@@ -31,13 +30,6 @@ WHOLE = {
     for name, value in {"max_tokens": 9.0, "seed": 7.0, "top_k": 40.0, "min_tokens": 2.0}.items()
 }
 CASES = NONE | WHOLE
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[HttpServing]:
-    with http_serving() as one:
-        yield one
-        one.check_idle()
 
 
 def asked(serving: HttpServing, path: str, **body: Any) -> list[dict[str, Any]]:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.chat_requests import parse
-from tests.support.http_serving import HttpServing, http_serving
+from tests.support.http_serving import HttpServing
 
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {}}
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[HttpServing]:
-    with http_serving() as one:
-        yield one
-        one.check_idle()
 
 
 TOOLS = {

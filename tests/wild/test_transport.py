@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,10 @@ from app.gateway.http.protocol.batches import custom_id_of
 from app.gateway.mqtt.protocol.parsing import parse_request
 from app.gateway.stdio import StdioGateway
 from tests.support.chat_requests import CALLER
-from tests.support.http_serving import HttpServing, http_serving
+from tests.support.http_serving import HttpServing
 from tests.support.scripted_engine import ScriptedEngine
 
 MARK = "\ufeff"
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[HttpServing]:
-    with http_serving() as one:
-        yield one
-        one.check_idle()
 
 
 def exchange(

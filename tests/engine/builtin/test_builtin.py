@@ -105,23 +105,6 @@ def test_any_text_survives_the_tokenizer(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
-def test_template_renders_chatml(tokenizer: Any) -> None:
-    messages = [
-        {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": "Hello"},
-        {"role": "assistant", "content": " Hi.\n"},
-        {"role": "user", "content": "Bye"},
-    ]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == (
-        "<|im_start|>system\nBe kind.<|im_end|>\n"
-        "<|im_start|>user\nHello<|im_end|>\n"
-        "<|im_start|>assistant\n Hi.\n<|im_end|>\n"
-        "<|im_start|>user\nBye<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-
-
 @settings(max_examples=25, deadline=None)
 @given(contents=st.lists(CONTENT, min_size=4, max_size=4))
 def test_next_turn_extends_the_tokens_of_the_last(tokenizer: Any, contents: list[str]) -> None:

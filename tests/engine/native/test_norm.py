@@ -101,20 +101,6 @@ def test_is_llamas(dtype: torch.dtype, width: int) -> None:
     assert_within(out.data, expected, (4 * ROUNDING[dtype] + 1e-5) * expected.abs() + 1e-30)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_is_torchs_layer_norm(dtype: torch.dtype) -> None:
-    theirs = torch.nn.LayerNorm(200, eps=EPS)
-    theirs.weight.data.copy_(numbers(200, 9))
-    theirs.bias.data.copy_(numbers(200, 10))
-    x = Matrix(40, 200, dtype, 0, 7)
-    out = Matrix(40, 200, dtype, 0, 8)
-    native.norm(
-        out.data, x.data, weight=theirs.weight.data, bias=theirs.bias.data, eps=EPS, center=True
-    )
-    expected = theirs(x.data.float()).detach().double()
-    assert_within(out.data, expected, ROUNDING[dtype] * expected.abs() + 1e-5)
-
-
 def test_a_mean_far_from_zero_does_not_cancel() -> None:
     """The mean of squares less the mean's square would have no correct digit here."""
     x = torch.randn(3, 90, generator=torch.Generator().manual_seed(1)) + 5000

@@ -244,16 +244,6 @@ def test_another_end_of_sequence_is_followed_by_the_end_marker(
     )
 
 
-def test_several_new_messages_follow_the_context(byte_level: PreTrainedTokenizerFast) -> None:
-    encoder, tokenizer = encoder_of(byte_level, CHATML)
-    prompt = encoder.encode(chat("Hi"), None)
-    context = Context(KEY, (*prompt, *ids_of(tokenizer, "Hello<|im_end|>")), 2)
-    messages = chat("Hi", "Hello", "Why?", "Because.", "Really?")
-    second = encoder.encode(messages, context)
-    assert second[: len(context.token_ids)] == list(context.token_ids)
-    assert text_of(tokenizer, second) == render(tokenizer, messages)
-
-
 def test_the_end_of_a_cut_reply_is_not_taken_for_an_end_marker(
     byte_level: PreTrainedTokenizerFast,
 ) -> None:

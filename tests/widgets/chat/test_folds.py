@@ -13,7 +13,7 @@ from widgets.chat.folds import Folds
 from widgets.chat.passage import Passage
 from widgets.chat.transcript import Transcript
 from widgets.chat.typeset import Typesetter
-from widgets.glyphs import ASCII, UNICODE
+from widgets.glyphs import UNICODE
 
 THOUGHT = entry(
     1, "It is *4*.", thinking="Two and\n\n- two", thought_tokens=412, thought_seconds=8.2
@@ -153,25 +153,6 @@ def test_an_attachment_is_its_name_and_size_until_it_is_asked_for() -> None:
     files = entry(0, "Compare.", attachments=(("a.txt", "one\ntwo\n"), ("b.md", "é" * 2048)))
     assert of_tools(files) == ["  ▸ ▤ a.txt · 8 B", "  ▸ ▤ b.md · 4 KiB", "", "  Compare."]
     assert of_tools(files, is_open=True)[:3] == ["  ▾ ▤ a.txt · 8 B", "    one", "    two"]
-
-
-async def test_folds_in_ascii() -> None:
-    transcript = Transcript(ASCII)
-    calls = (("f", '{"x": "é"}'), ("g", json.dumps({"x": "y" * 90})))
-    tool = Entry(key="3", role="tool", author="tool", clock="", text="é\n" * 9, tool="g")
-    async with hosted(transcript, 60, 40, focus=True) as (app, _):
-        transcript.show(
-            "c",
-            (
-                entry(0, "a", attachments=(("é.txt", "é"),)),
-                entry(1, "", calls=calls, thinking="é", thought_tokens=1),
-                tool,
-            ),
-        )
-        await press(app, "t")
-        for key in ("home", "enter", "down", "enter", "down", "enter"):
-            await press(app, key)
-            assert transcript.text.replace("é", "").isascii()
 
 
 @pytest.mark.parametrize("shows_thinking", [False, True])

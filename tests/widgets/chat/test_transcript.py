@@ -15,7 +15,7 @@ from widgets.chat.entry import Entry
 from widgets.chat.passage import GUTTER
 from widgets.chat.passages import KEPT
 from widgets.chat.transcript import Transcript
-from widgets.glyphs import ASCII, UNICODE
+from widgets.glyphs import UNICODE
 
 LINES = "  \n".join(f"line {n}" for n in range(40))
 CODE = "See:\n\n```python\nx = 1\ny = 2\n```"
@@ -272,19 +272,6 @@ async def test_a_click_on_copy_copies_that_block() -> None:
         x = rows(transcript)[y].index("copy") + GUTTER
         await pilot.click(transcript, offset=(x, y))
         assert [m.text for m in app.sent(Transcript.CopyWanted)] == ["x = 1\ny = 2"]
-
-
-async def test_ascii() -> None:
-    transcript = Transcript(ASCII)
-    async with hosted(transcript, 40, 12) as (app, _):
-        reply = entry(1, LINES + "\n\n- a\n\n" + CODE, note="a · b", growing=True)
-        transcript.show("c", [entry(n, "x") for n in range(2, 50)] + [reply])
-        await settle(app)
-        transcript.scroll_to(y=0, animate=False)
-        transcript.show("c", [entry(n, "x") for n in range(2, 50)] + [reply, entry(50, "y")])
-        await settle(app)
-        assert "".join(rows(transcript)).isascii()
-        assert transcript.text.isascii()
 
 
 async def test_text_steers_neither_the_terminal_nor_the_direction_of_writing() -> None:

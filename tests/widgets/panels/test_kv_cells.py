@@ -50,13 +50,6 @@ def test_every_block_is_in_one_cell_and_every_run_has_one(
         )
 
 
-def test_one_block_of_a_large_idle_pool_has_a_cell() -> None:
-    blocks = pool_of(("f", (), 120_000), ("u", (1,), 1), ("p", (), 5), ("f", (), 79_994))
-    fit = KvCells.fit(blocks, 60, 4)
-    assert [c.state for c in fit.cells if c.state is not BlockState.FREE] == ["u", "p"]
-    assert len(fit.cells) > 120  # the free ones still look like most of the pool
-
-
 def test_a_cell_of_several_states_has_the_share_of_each() -> None:
     blocks = pool_of(("u", (1,), 1), ("c", (), 2), ("s", (2, 3), 3), ("f", (), 4))
     (cell,) = KvCells.fit(blocks, 1, 1).cells

@@ -317,15 +317,6 @@ async def test_hostile_titles_stay_text() -> None:
         assert rows(table)[-1].startswith("╰─ 1 @me  [31m[b]x  · prompt 812")
 
 
-async def test_ascii() -> None:
-    table = SessionTable(ASCII)
-    async with hosted(table, 80, 16):
-        table.show(chats(views()))
-        assert rows(table)[8].startswith(
-            "|     6   Haiku                 < preempted 120ms the pool"
-        )
-
-
 async def test_who_goes_first_and_who_else_asked_stand_before_the_title() -> None:
     for glyphs, marks in ((UNICODE, ("▲3 ", "▼12 ")), (ASCII, ("^3 ", "v12 "))):
         table = SessionTable(glyphs)
