@@ -81,16 +81,24 @@ def eager_logits(model: PreTrainedModel, length: int) -> Tensor:
     return logits
 
 
-@pytest.mark.parametrize("name", [*SERVED, *STATEFUL, *BY_MODULES, *MIXED])
-def test_supported_architectures_pass(name: str) -> None:
-    admit(tiny_model(name))
+# `tests/engine/model/program/test_forward.py` has those that a program computes.
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, None) for name in (*STATEFUL, *BY_MODULES)),
+        *((name, "torch") for name in ("llama", "mixtral", "gemma2", "gpt_oss", *MIXED)),
+    ],
+)
+def test_supported_architectures_pass(name: str, backend: str | None) -> None:
+    admit(tiny_model(name), backend=backend)
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "mixtral", "gemma2", "gpt_oss", "qwen3_next", "lfm2", "mamba2", "gemma4_text"]
+    ("name", "backend"),
+    [("qwen3_next", None), ("lfm2", None), ("mamba2", None), ("llama", "torch")],
 )
-def test_coarse_types_pass(name: str) -> None:
-    admit(tiny_model(name, dtype=torch.bfloat16))
+def test_coarse_types_pass(name: str, backend: str | None) -> None:
+    admit(tiny_model(name, dtype=torch.bfloat16), backend=backend)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -170,12 +171,17 @@ def test_outputs_and_logits_by_the_triton_kernels(name: str) -> None:
     assert_parity(name, "triton")
 
 
-def assert_parity(name: str, backend: str) -> None:
+@cache
+def alone(name: str) -> tuple[list[list[int]], list[Tensor]]:
+    """The texts that the model itself generates, and its logits for them."""
     eager = tiny_model(name)
-    prompts = make_prompts()
-    texts = [generate(eager, prompt) for prompt in prompts]
-    expected = [output_logits(eager, text) for text in texts]
+    texts = [generate(eager, prompt) for prompt in make_prompts()]
+    return texts, [output_logits(eager, text) for text in texts]
 
+
+def assert_parity(name: str, backend: str) -> None:
+    prompts = make_prompts()
+    texts, expected = alone(name)
     logits = forced_logits(tiny_model(name), texts, backend)
     for ours, theirs in zip(logits, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -106,13 +107,18 @@ KINDS = [
 ]
 
 
+@cache
+def of_transformers(kind: str) -> list[torch.Tensor]:
+    model = tiny_model(kind)
+    return [by_transformers(model, prompt) for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_those_of_the_model(kind: str, backend: str) -> None:
     """In chunks of several sizes, through a pool that is too small for all of them at once."""
-    model = tiny_model(kind)
-    expected = [by_transformers(model, prompt) for prompt in PROMPTS]
-    core = core_of(model, backend)
+    expected = of_transformers(kind)
+    core = core_of(tiny_model(kind), backend)
     for chunk in (90, 7):
         for found, prompt, row in zip(serve(core, chunk), PROMPTS, expected, strict=True):
             compare(found, prompt, row)

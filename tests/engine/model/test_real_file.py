@@ -67,21 +67,18 @@ def reply_of(loaded: LoadedModel, prompt: list[int]) -> list[int]:
     return reply
 
 
-def test_a_real_file_is_wholly_on_the_fast_path(loaded: LoadedModel, smollm2: Path) -> None:
+def test_a_real_file_is_wholly_on_the_fast_path_and_replies_as_its_unrounded_weights(
+    loaded: LoadedModel, smollm2: Path, tokenizer: Any
+) -> None:
     assert (loaded.card.off_path, loaded.card.off_kernels) == ((), "")
     assert loaded.card.packed_as == "GGUF Q4_1"
     served = loaded.shape.weight_bytes
     assert served < 1.05 * smollm2.stat().st_size
     assert loaded.card.loss is not None
     assert loaded.card.loss.equal_best > 0.98
-
-
-def test_replies_are_those_of_the_unrounded_weights(loaded: LoadedModel, tokenizer: Any) -> None:
     for question, expected in REPLIES.items():
         prompt = prompt_of(tokenizer, question)
         assert loaded.codec.encode([ChatMessage("user", question)], None) == prompt
-        reply = tokenizer.decode(reply_of(loaded, prompt))
-        # In bfloat16 what lies between two operations is rounded.
-        assert loaded.card.dtype == "bfloat16" or reply == expected
-        if "France" in question:
-            assert reply == expected
+        # In bfloat16 what lies between two operations is rounded, and other replies differ.
+        if loaded.card.dtype != "bfloat16" or "France" in question:
+            assert tokenizer.decode(reply_of(loaded, prompt)) == expected

@@ -25,6 +25,8 @@ pytest.importorskip("triton")
 
 from engine.model.gpu import program, sampler
 
+pytestmark = pytest.mark.usefixtures("encodes_here", "short_scripts")
+
 ON_GPU = CacheShape(
     num_layers=1,
     num_blocks=1,

@@ -53,16 +53,11 @@ def agree(graph: Graph, recorded: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", [*sorted(SERVED | MIXED | LATENT), *ALSO])
-def test_graph_computes_the_recorded_logits(name: str) -> None:
+def test_graph_keeps_no_modules_and_computes_the_recorded_logits(name: str) -> None:
     graph, recorded = found(tiny_model(name))
+    assert not only(Opaque, graph)
     agree(graph, recorded)
     agree(fuse(graph), recorded)
-
-
-@pytest.mark.parametrize("name", [*sorted(SERVED | MIXED | LATENT), *ALSO])
-def test_no_model_keeps_modules(name: str) -> None:
-    graph, _ = found(tiny_model(name))
-    assert not only(Opaque, graph)
 
 
 def test_a_query_that_is_cast_twice_and_rotated_is_read() -> None:

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine import native
 from engine.model.attention.cpu_backend import CpuAttention
 from tests.engine.model.quantized.test_formats import PROMPTS
 from tests.engine.model.quantized.test_packed import logits
 from tests.support.loading import load, weights_of
-from tests.support.native import EACH_LEVEL, LEVELS, at_level, kernels_or_skip
+from tests.support.native import LEVELS, at_level, kernels_or_skip
 from tests.support.quantized import FORMATS, save_quantized
 
 kernels_or_skip()
@@ -27,6 +28,12 @@ NAMES = sorted(
     - {"auto-round", "auto-round of its own", "auto-round as awq", "fp8 with cut blocks"}
     - {"modelopt fp8", "modelopt fp8 of outputs", "bitsandbytes nf4 nested"}
 )
+# The levels between are for the long tests.
+BEST_AND_LEAST = [
+    pytest.param(level, marks=[pytest.mark.needs(level)] + [pytest.mark.long] * is_between)
+    for level in native.LEVELS
+    for is_between in [level in LEVELS[1:-1]]
+]
 pytestmark = pytest.mark.usefixtures("encodes_here")
 
 
@@ -58,7 +65,7 @@ def expected(folder: Path) -> Tensor:
 
 
 @pytest.mark.parametrize("format_name", NAMES)
-@pytest.mark.parametrize("level", EACH_LEVEL)
+@pytest.mark.parametrize("level", BEST_AND_LEAST)
 def test_a_format_is_computed_by_our_kernels(
     format_name: str, level: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -66,7 +73,7 @@ def test_a_format_is_computed_by_our_kernels(
     kernels of each level compute all codings in both types in tests/engine/native/test_codes.py.
     """
     at = NAMES.index(format_name)
-    dtype = DTYPES[(at // 2 + LEVELS.index(level)) % 2]
+    dtype = DTYPES[(at // 2 + (level == LEVELS[-1])) % 2]
     folder = saved(format_name, at % 2 == 0, tmp_path_factory.getbasetemp())
     with at_level(level):
         loaded = load(folder, dtype=dtype)

@@ -23,6 +23,7 @@ from engine.model.program.coded import Coded
 from engine.model.program.quantize import Recognized, recognize
 from engine.model.program.verify import MismatchError
 from engine.model.quantized import gguf as gguf_file
+from engine.native import LEVELS
 from engine.serving.loading import LoadedModel
 from tests.engine.model.quantized.test_formats import PROMPTS
 from tests.engine.native.test_blocks import random_blocks
@@ -157,33 +158,34 @@ def test_floats_beside_codes_stay_floats(tmp_path: Path, monkeypatch: pytest.Mon
     loaded.close()
 
 
-@pytest.mark.parametrize("is_tied", [False, True])
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+BLOCKS_OF_FILES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+
+
+@pytest.mark.parametrize("kind", BLOCKS_OF_FILES)
 @pytest.mark.parametrize("level", EACH_LEVEL)
 def test_blocks_of_a_gguf_file_are_packed_as_they_are(
-    tmp_path: Path,
-    is_tied: bool,
-    kind: str,
-    dtype: str,
-    level: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, kind: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No weight is looked at as numbers: blocks go from the file to the kernels, at every level and
-    in every type, and no operation is left to torch.
+    in every type, and no operation is left to torch. Of types and kinds of head each has both.
     """
     monkeypatch.setattr(coding, "recognize", None)
     file = tmp_path / "model.gguf"
-    save_gguf(file, "llama", kind, is_tied=is_tied)
+    at, of_level = BLOCKS_OF_FILES.index(kind), LEVELS.index(level)
+    dtype = ("bfloat16", "float32")[(at + of_level) % 2]
+    save_gguf(file, "llama", kind, is_tied=(at + of_level // 2) % 2 == 1)
     with at_level(level):
         loaded = load(file, dtype=dtype)
         assert (loaded.card.off_path, loaded.card.off_kernels) == ((), "")
         check_packed(loaded, file, kind)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(
-    "kind", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0"]
+    ("kind", "dtype"),
+    [
+        *((kind, "bfloat16") for kind in ("IQ1_S", "IQ2_XXS", "IQ2_S", "IQ3_S")),
+        *((kind, "float32") for kind in ("IQ1_M", "IQ2_XS", "IQ3_XXS", "TQ1_0")),
+    ],
 )
 def test_blocks_of_the_fewest_bits_are_packed_as_they_are(
     tmp_path: Path, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,166 +97,136 @@ def test_a_library_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
 
 
-class TestFp8:
-    def test_no_scale(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "fp8")
-        name = "model.layers.0.mlp.up_proj.weight"
-        remove(tmp_path, f"{name}_scale_inv")
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / SINGLE_FILE} stores {name} as F8_E4M3, and nothing says by what it is "
-            "scaled"
+UP = "model.layers.0.mlp.up_proj"
+DOWN = "model.layers.0.mlp.experts.down_proj"
+CONFIG, SINGLE = f"{{}}/{CONFIG_FILE}", f"{{}}/{SINGLE_FILE}"
+Change = Callable[[Path], object]
+
+
+def without(name: str) -> Change:
+    return lambda folder: remove(folder, name)
+
+
+def stating(**changes: object) -> Change:
+    return lambda folder: restate(folder, **changes)
+
+
+def of_no_group(folder: Path) -> None:
+    stated = json.loads((folder / CONFIG_FILE).read_text())["quantization_config"]
+    group = stated["config_groups"]["group_0"]
+    groups = {name: group | {"targets": [f"re:.*{name}.*"]} for name in ("mlp", "q_proj")}
+    restate(folder, config_groups=groups)
+
+
+def scaled_otherwise(folder: Path) -> None:
+    file = folder / SINGLE_FILE
+    save_file(load_file(file) | {f"{UP}.weight_scale": torch.ones(3, 2)}, file)
+
+
+NOT_SCALED = "and nothing says by what it is scaled"
+BITS = "bits; of GPTQ, (2, 4, 8) are read"
+PACKINGS = (
+    "of auto-round, auto_round:auto_gptq, auto_round:gptqmodel, auto_round:exllamav2, auto_round, "
+    "auto_round:auto_awq are read"
+)
+# A format, what is changed, and the sentence, with … for what is of no account.
+BROKEN: list[tuple[str, Change, str]] = [
+    (
+        "fp8",
+        without(f"{UP}.weight_scale_inv"),
+        f"{SINGLE} stores {UP}.weight as F8_E4M3, {NOT_SCALED}",
+    ),
+    (
+        "fp8",
+        stating(weight_block_size=[48, 32]),
+        "…weight_scale_inv of shape (3, 2), which is no scale for each block of [48, 32] of (96, "
+        "64)",
+    ),
+    ("mxfp4", without(f"{DOWN}_scales"), f"{{}} has {DOWN}_blocks and lacks {DOWN}_scales"),
+    (
+        "compressed int4",
+        stating(transform_config={"config_groups": {"R1": {"type": "hadamard"}}}),
+        "…has a transform_config in its quantization_config; that is not und…",
+    ),
+    (
+        "compressed int4",
+        stating(config_groups={"group_0": {"targets": 3}}),
+        f"{CONFIG} is not valid: …",
+    ),
+    (
+        "compressed int4",
+        of_no_group,
+        f"{CONFIG} has no group in its quantization_config for model.layers.0.self_attn.k_proj",
+    ),
+    (
+        "awq",
+        stating(version="marlin"),
+        f"{CONFIG} is not valid: ValueError: Unsupported AutoAWQ version: marlin",
+    ),
+    ("awq", without(f"{UP}.qzeros"), f"…and lacks {UP}.qzeros…"),
+    *(("gptq", stating(bits=bits), f"{CONFIG} states {bits!r} {BITS}") for bits in (3, None, "4")),
+    (
+        "gptq",
+        stating(checkpoint_format="marlin"),
+        f"{CONFIG} has checkpoint_format 'marlin'; gptq, gptq_v2 are read",
+    ),
+    *(
+        (
+            "auto-round",
+            stating(packing_format=form),
+            f"{CONFIG} has packing_format {form!r}; {PACKINGS}",
         )
-
-    def test_scales_of_other_blocks(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "fp8")
-        restate(tmp_path, weight_block_size=[48, 32])
-        assert refusal(tmp_path).message.endswith(
-            "weight_scale_inv of shape (3, 2), which is no scale for each block of [48, 32] of "
-            "(96, 64)"
-        )
-
-
-def test_mxfp4_without_scales(tmp_path: Path) -> None:
-    save_quantized(tmp_path, "mxfp4", "gpt_oss")
-    name = "model.layers.0.mlp.experts.down_proj"
-    remove(tmp_path, f"{name}_scales")
-    assert refusal(tmp_path).message == f"{tmp_path} has {name}_blocks and lacks {name}_scales"
-
-
-class TestCompressed:
-    def test_what_no_library_undoes(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "compressed int4")
-        restate(tmp_path, transform_config={"config_groups": {"R1": {"type": "hadamard"}}})
-        assert "has a transform_config in its quantization_config; that is not und" in (
-            refusal(tmp_path).message
-        )
-
-    def test_groups_that_the_library_refuses(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "compressed int4")
-        restate(tmp_path, config_groups={"group_0": {"targets": 3}})
-        assert refusal(tmp_path).message.startswith(f"{tmp_path / CONFIG_FILE} is not valid: ")
-
-    def test_a_module_of_no_group(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "compressed int4")
-        stated = json.loads((tmp_path / CONFIG_FILE).read_text())["quantization_config"]
-        group = stated["config_groups"]["group_0"]
-        groups = {name: group | {"targets": [f"re:.*{name}.*"]} for name in ("mlp", "q_proj")}
-        restate(tmp_path, config_groups=groups)
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} has no group in its quantization_config for "
-            "model.layers.0.self_attn.k_proj"
-        )
+        for form in ("auto_round:llm_compressor", None)
+    ),
+    (
+        "auto-round",
+        stating(data_type="mx_fp"),
+        f"{CONFIG} has data_type 'mx_fp'; of auto-round, 'int' is read",
+    ),
+    (
+        "auto-round",
+        stating(extra_config={"lm_head": {"bits": 16}, UP: {"bits": 8}}),
+        f"{CONFIG} states 8 bits for {UP} and 4 for others; all that is packed must have the same",
+    ),
+    ("modelopt nvfp4", without(f"{UP}.weight_scale_2"), f"…and lacks {UP}.weight_scale_2…"),
+    (
+        "modelopt fp8",
+        scaled_otherwise,
+        f"{SINGLE} stores {UP}.weight as F8_E4M3 [96, 64] with a weight_scale of F32 [3, 2]; of "
+        "ModelOpt, FP8 with a scale for a matrix or for each output is read, and NVFP4",
+    ),
+    ("bitsandbytes nf4", without(f"{UP}.weight"), f"{{}} lacks {UP}.weight"),
+    ("bitsandbytes int8", without(f"{UP}.SCB"), f"{SINGLE} stores {UP}.weight as I8, {NOT_SCALED}"),
+]
 
 
-class TestAwq:
-    def test_a_version_that_the_library_refuses(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "awq")
-        restate(tmp_path, version="marlin")
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} is not valid: ValueError: Unsupported AutoAWQ version: "
-            "marlin"
-        )
-
-    def test_a_part_is_missing(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "awq")
-        module = "model.layers.0.mlp.up_proj"
-        remove(tmp_path, f"{module}.qzeros")
-        assert f"and lacks {module}.qzeros" in refusal(tmp_path).message
+@pytest.mark.parametrize(("format_name", "change", "sentence"), BROKEN)
+def test_a_checkpoint_that_is_broken(
+    tmp_path: Path, format_name: str, change: Change, sentence: str
+) -> None:
+    save_quantized(tmp_path, format_name, "gpt_oss" if format_name == "mxfp4" else "llama")
+    change(tmp_path)
+    message = refusal(tmp_path).message.replace(str(tmp_path), "{}")
+    assert re.fullmatch(re.escape(sentence).replace("…", ".*"), message), message
 
 
-class TestGptq:
-    @pytest.mark.parametrize("bits", [3, None, "4"])
-    def test_a_number_of_bits(self, tmp_path: Path, bits: object) -> None:
-        save_quantized(tmp_path, "gptq")
-        restate(tmp_path, bits=bits)
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} states {bits!r} bits; of GPTQ, (2, 4, 8) are read"
-        )
-
-    def test_a_format_of_its_own(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "gptq")
-        restate(tmp_path, checkpoint_format="marlin")
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} has checkpoint_format 'marlin'; gptq, gptq_v2 are read"
-        )
+def test_a_head_of_other_bits_is_read(tmp_path: Path) -> None:
+    save_quantized(tmp_path, "auto-round")
+    restate(tmp_path, extra_config={"lm_head": {"bits": 16}})
+    with pytest.raises(AssertionError, match="weights were read"):
+        refusal(tmp_path)
 
 
-class TestAutoRound:
-    @pytest.mark.parametrize("form", ["auto_round:llm_compressor", None])
-    def test_another_packing(self, tmp_path: Path, form: str | None) -> None:
-        save_quantized(tmp_path, "auto-round")
-        restate(tmp_path, packing_format=form)
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} has packing_format {form!r}; of auto-round, "
-            "auto_round:auto_gptq, auto_round:gptqmodel, auto_round:exllamav2, auto_round, "
-            "auto_round:auto_awq are read"
-        )
-
-    def test_numbers_that_are_no_integers(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "auto-round")
-        restate(tmp_path, data_type="mx_fp")
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} has data_type 'mx_fp'; of auto-round, 'int' is read"
-        )
-
-    def test_modules_of_other_bits(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "auto-round")
-        extra = {"lm_head": {"bits": 16}, "model.layers.0.mlp.up_proj": {"bits": 8}}
-        restate(tmp_path, extra_config=extra)
-        assert refusal(tmp_path).message == (
-            f"{tmp_path / CONFIG_FILE} states 8 bits for model.layers.0.mlp.up_proj and 4 for "
-            "others; all that is packed must have the same"
-        )
-        restate(tmp_path, extra_config={"lm_head": {"bits": 16}})
-        with pytest.raises(AssertionError, match="weights were read"):
-            refusal(tmp_path)
-
-
-class TestModelopt:
-    NAME = "model.layers.0.mlp.up_proj"
-
-    def test_a_part_is_missing(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "modelopt nvfp4")
-        remove(tmp_path, f"{self.NAME}.weight_scale_2")
-        assert f"and lacks {self.NAME}.weight_scale_2" in refusal(tmp_path).message
-
-    def test_scales_of_another_kind(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "modelopt fp8")
-        file = tmp_path / SINGLE_FILE
-        save_file(load_file(file) | {f"{self.NAME}.weight_scale": torch.ones(3, 2)}, file)
-        assert refusal(tmp_path).message == (
-            f"{file} stores {self.NAME}.weight as F8_E4M3 [96, 64] with a weight_scale of F32 "
-            "[3, 2]; of ModelOpt, FP8 with a scale for a matrix or for each output is read, and "
-            "NVFP4"
-        )
-
-    def test_a_file_of_its_own_says_it_too(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "modelopt fp8")
-        stated = json.loads((tmp_path / CONFIG_FILE).read_text())
-        quantization = stated.pop("quantization_config")
-        (tmp_path / CONFIG_FILE).write_text(json.dumps(stated))
-        assert "nothing says by what it is scaled" in refusal(tmp_path).message
-        own = {"producer": {"name": "modelopt"}, "quantization": quantization}
-        (tmp_path / "hf_quant_config.json").write_text(json.dumps(own))
-        with pytest.raises(AssertionError, match="weights were read"):
-            refusal(tmp_path)
-
-
-def test_bitsandbytes_without_the_weight(tmp_path: Path) -> None:
-    save_quantized(tmp_path, "bitsandbytes nf4")
-    name = "model.layers.0.mlp.up_proj.weight"
-    remove(tmp_path, name)
-    assert refusal(tmp_path).message == f"{tmp_path} lacks {name}"
-
-
-def test_integers_without_a_scale(tmp_path: Path) -> None:
-    save_quantized(tmp_path, "bitsandbytes int8")
-    module = "model.layers.0.mlp.up_proj"
-    remove(tmp_path, f"{module}.SCB")
-    assert refusal(tmp_path).message == (
-        f"{tmp_path / SINGLE_FILE} stores {module}.weight as I8, and nothing says by what it is "
-        "scaled"
-    )
+def test_a_file_of_modelopts_own_says_it_too(tmp_path: Path) -> None:
+    save_quantized(tmp_path, "modelopt fp8")
+    stated = json.loads((tmp_path / CONFIG_FILE).read_text())
+    quantization = stated.pop("quantization_config")
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(stated))
+    assert NOT_SCALED.removeprefix("and ") in refusal(tmp_path).message
+    own = {"producer": {"name": "modelopt"}, "quantization": quantization}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(own))
+    with pytest.raises(AssertionError, match="weights were read"):
+        refusal(tmp_path)
 
 
 class TestTorchao:
