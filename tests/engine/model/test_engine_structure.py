@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -81,8 +82,14 @@ class Run:
         raise AssertionError("the requests do not end")
 
 
+@cache
+def with_room(backend: str) -> Run:
+    """All that is asked, in a pool that is large enough."""
+    return Run(swapping_core("llama", backend, AMPLE), ASKED)
+
+
 def test_structured_replies_end_with_their_structure(backend: str) -> None:
-    run = Run(swapping_core("llama", backend, AMPLE), ASKED)
+    run = with_room(backend)
     for name, stated in ASKED.items():
         if stated is not None:
             assert run.ends[name].reason is FinishReason.STOP
@@ -99,7 +106,7 @@ def test_structured_replies_end_with_their_structure(backend: str) -> None:
 def test_the_others_say_what_they_say_alone(backend: str) -> None:
     free = {name: None for name, stated in ASKED.items() if stated is None}
     alone = Run(swapping_core("llama", backend, AMPLE), free)
-    beside = Run(swapping_core("llama", backend, AMPLE), ASKED)
+    beside = with_room(backend)
     for name in free:
         assert alone.tokens[name] == beside.tokens[name]
         assert len(alone.tokens[name]) == 40
@@ -109,12 +116,11 @@ def test_the_others_say_what_they_say_alone(backend: str) -> None:
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_preempted_replies_are_those_of_one_go(backend: str, preemption: str) -> None:
-    ample = Run(swapping_core("llama", backend, AMPLE), ASKED)
     short = Run(swapping_core("llama", backend, 14, preemption=preemption), ASKED)
     totals = short.core.snapshot().totals
     assert totals.preemptions > 1
     assert (totals.swaps > 0) == (preemption == "swap")
-    assert short.tokens == ample.tokens
+    assert short.tokens == with_room(backend).tokens
 
 
 def test_a_fork_has_a_structure_of_its_own(backend: str) -> None:
