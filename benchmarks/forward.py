@@ -31,11 +31,11 @@ from engine.api.config import BLOCK_SIZE, EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.attention.cpu_backend import CpuAttention
-from engine.model.forward import Forward, ModuleForward
-from engine.model.latents import take_expansions
 from engine.model.program.forward import make_program
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import Forward, ModuleForward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.latents import take_expansions
+from engine.model.tracing.trace import trace
 from engine.native import kernels
 
 CONTEXT = 512

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from engine.batch.shape import ModelShape
-    from engine.model.runner import TorchRunner
+    from engine.model.running.runner import TorchRunner
 
 GLM_FLASH = {
     "hidden_size": 2048,
@@ -88,9 +88,9 @@ def make_model(layers: int) -> PreTrainedModel:
 def make_runner(model: PreTrainedModel, config: EngineConfig, *, latents: bool) -> Side:
     import torch
 
-    from engine.model.forward import make_forward
-    from engine.model.runner import TorchRunner
-    from engine.model.trace import trace
+    from engine.model.running.forward import make_forward
+    from engine.model.running.runner import TorchRunner
+    from engine.model.tracing.trace import trace
 
     shape = trace(type(model), model.config, torch.bfloat16, latents=latents).shape
     runner = TorchRunner(make_forward(model, config, shape), config, shape)

@@ -20,7 +20,7 @@ from app.process.columns import row
 from benchmarks.heading import heading
 
 if TYPE_CHECKING:
-    from engine.model.runner import TorchRunner
+    from engine.model.running.runner import TorchRunner
 
 LARGE_VOCABULARY = 152_000
 NUMBERS = (None, 0, 1, 5, 20)
@@ -36,10 +36,10 @@ def runner_of(name: str, tokens: int, chunk: int) -> tuple[TorchRunner, int]:
     from benchmarks.model_387m import make_model
     from engine.api.config import EngineConfig
     from engine.builtin import MODEL_DIR
-    from engine.model.forward import make_forward
-    from engine.model.rope import freeze_rope
-    from engine.model.runner import TorchRunner
-    from engine.model.trace import trace
+    from engine.model.running.forward import make_forward
+    from engine.model.running.runner import TorchRunner
+    from engine.model.tracing.rope import freeze_rope
+    from engine.model.tracing.trace import trace
 
     factory: Any = AutoModelForCausalLM
     model = (

@@ -19,8 +19,8 @@ from app.process.columns import row
 from benchmarks.heading import heading
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence
-from engine.model.draw import Draw, KernelDraw, TorchDraw
-from engine.model.sampler import Sampler
+from engine.model.step.draw import Draw, KernelDraw, TorchDraw
+from engine.model.step.sampler import Sampler
 from engine.native import kernels
 
 CASES = {

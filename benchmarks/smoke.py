@@ -37,11 +37,11 @@ from engine.api.telemetry import StepRecord
 from engine.batch.shape import ModelShape
 from engine.builtin import MODEL_DIR
 from engine.core.core import EngineCore
-from engine.model.forward import Forward, ModuleForward, make_forward
-from engine.model.loader import ModelRunner
+from engine.model.loading.loader import ModelRunner
 from engine.model.program.forward import ProgramForward
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import Forward, ModuleForward, make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64

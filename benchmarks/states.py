@@ -22,7 +22,7 @@ from app.process.columns import row
 from benchmarks.heading import heading
 
 if TYPE_CHECKING:
-    from engine.model.runner import TorchRunner
+    from engine.model.running.runner import TorchRunner
 
 CONTEXT = 128  # tokens of each sequence
 STEPS = 3  # of a turn, which counts as its mean
@@ -102,10 +102,10 @@ def contender(name: str, batches: list[int], backend: str | None) -> Contender:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from engine.api.config import EngineConfig
-    from engine.model.forward import ModuleForward, make_forward
-    from engine.model.rope import freeze_rope
-    from engine.model.runner import TorchRunner
-    from engine.model.trace import trace
+    from engine.model.running.forward import ModuleForward, make_forward
+    from engine.model.running.runner import TorchRunner
+    from engine.model.tracing.rope import freeze_rope
+    from engine.model.tracing.trace import trace
 
     kind, own = MODELS[name]
     config = AutoConfig.for_model(kind, **COMMON, **own)

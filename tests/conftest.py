@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from app.process import heap, logs
 from app.store import database
-from engine.model import kept
+from engine.model.files import kept
 from engine.native import kernels
 from tests.support.native import LEVELS, NEEDS, WANT, why_skipped
 from tests.support.smollm2 import smollm2  # noqa: F401

@@ -41,10 +41,10 @@ from app.system.machine import (
 )
 from app.system.versions import PACKAGES, version
 from engine.api.errors import EngineError, cause_of
-from engine.model.driver import VARIABLE, visible_gpus
-from engine.model.kept import cache_folder
-from engine.model.registry import Availability, Registry
-from engine.model.size_text import show_bytes
+from engine.model.catalog.registry import Availability, Registry
+from engine.model.files.kept import cache_folder
+from engine.model.files.size_text import show_bytes
+from engine.model.machine.driver import VARIABLE, visible_gpus
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
 from widgets.off_path import cost, kind
@@ -257,7 +257,7 @@ def _seen_by_torch() -> dict[str, str]:
     try:
         import torch
 
-        from engine.model.device import gpu_uuid
+        from engine.model.machine.device import gpu_uuid
     except Exception:  # as in `_torch`
         return {}
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -287,7 +287,7 @@ def _torch(settings: Settings) -> Iterator[Finding]:
     try:
         import torch
 
-        from engine.model.device import pick_auto, pick_device, pick_dtype
+        from engine.model.machine.device import pick_auto, pick_device, pick_dtype
     except Exception as error:  # an extension that does not fit the system may raise anything
         reason = (
             f"it cannot be imported ({type(error).__name__}: {error}); reinstall it: {CPU_TORCH}"
@@ -330,7 +330,7 @@ def _is_ready(report: Report) -> bool:
 def _can_quantize(settings: Settings) -> bool:
     """Whether weights can be quantized here; if not, and quantization is wanted, `_model` has said
     why."""
-    from engine.model.device import pick_device
+    from engine.model.machine.device import pick_device
 
     try:
         return not why_not_quantized(str(pick_device(settings.device)))
@@ -340,7 +340,7 @@ def _can_quantize(settings: Settings) -> bool:
 
 def _fast_path(settings: Settings) -> Iterator[Finding]:
     """The operations of the model that our kernels do not compute with these settings."""
-    from engine.model.loader import load_model
+    from engine.model.loading.loader import load_model
 
     request = settings.load_request()
     entry = Registry.read(settings.models).find(request.model)
@@ -366,7 +366,7 @@ def _fast_path(settings: Settings) -> Iterator[Finding]:
 
 def _losses(settings: Settings) -> Iterator[Finding]:
     """The effect of quantizing the model's weights, for each requested width."""
-    from engine.model.losses import measure_losses
+    from engine.model.loading.losses import measure_losses
 
     request = settings.load_request()
     entry = Registry.read(settings.models).find(request.model)

@@ -17,10 +17,10 @@ from app.process.process import complain, is_terminal, show
 from app.process.serving import ModelLoadError
 from app.settings.settings import Settings, SettingsError
 from engine.api.errors import EngineError, ModelError
-from engine.model import downloads
-from engine.model.downloads import Download
-from engine.model.registry import ModelEntry, Registry
-from engine.model.size_text import show_bytes
+from engine.model.catalog import downloads
+from engine.model.catalog.downloads import Download
+from engine.model.catalog.registry import ModelEntry, Registry
+from engine.model.files.size_text import show_bytes
 
 
 def run_get(settings: Settings, name: str) -> int:

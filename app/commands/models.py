@@ -13,12 +13,12 @@ from app.process.process import show
 from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory, cpu_features, memory_of, why_not_quantized
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
-from engine.model.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
-from engine.model.estimate import Estimate, Fit, Numbers
-from engine.model.files import CONFIG_BYTES, read_json
-from engine.model.memory import GPU_SHARE, HOST_SHARE
-from engine.model.registry import Availability, ModelEntry, Registry
-from engine.model.size_text import show_bytes
+from engine.model.catalog.registry import Availability, ModelEntry, Registry
+from engine.model.files.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
+from engine.model.files.reading import CONFIG_BYTES, read_json
+from engine.model.files.size_text import show_bytes
+from engine.model.machine.estimate import Estimate, Fit, Numbers
+from engine.model.machine.memory import GPU_SHARE, HOST_SHARE
 
 _GROUPS = {
     Fit.FULL: "Fits here with a full context",
@@ -61,7 +61,7 @@ class Place:
         return self.settings.quantize or entry.quantize
 
     def dtype_bytes(self, entry: ModelEntry) -> int:
-        """Bytes of a number of a model as it would be loaded (`engine.model.device.pick_dtype`)."""
+        """Bytes of a number as `engine.model.machine.device.pick_dtype` would load a model."""
         named = self.settings.dtype
         if named not in (None, "auto"):
             return 4 if named == "float32" else 2
@@ -213,7 +213,7 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
     if (is_known and not closely) or estimate.fit(place.budget(entry)) is Fit.NOT:
         return estimate
     # This is not imported at the top, because it imports torch, which takes seconds.
-    from engine.model.loader import examine_entry
+    from engine.model.loading.loader import examine_entry
 
     needs = examine_entry(entry, folder, place.settings.load_request())
     longest = min(needs.max_positions, needs.context_length or needs.max_positions)
@@ -234,7 +234,7 @@ def _opened(path: Path) -> tuple[Checkpoint, int]:
     file = find_gguf(path)
     if file is not None:
         # This is not imported at the top, because few models need it.
-        from engine.model.gguf.header import read_header
+        from engine.model.files.gguf.header import read_header
 
         checkpoint = read_header(file).checkpoint
         rows = (one.shape[0] for one in checkpoint.tensors if one.name == _GGUF_EMBEDDING)

@@ -18,7 +18,7 @@ from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.errors import EngineError
 from engine.api.status import EnginePhase, EngineStatus
-from engine.model.registry import Registry
+from engine.model.catalog.registry import Registry
 from engine.serving.host import EngineHost
 from engine.serving.loading import LoadedModel, Progress
 from engine.text.pool import encoding
@@ -68,11 +68,11 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     # Only once: a model whose loading failed is garbage by the next time, and must not be frozen.
-    is_there = "engine.model.loader" in sys.modules
+    is_there = "engine.model.loading.loader" in sys.modules
     with encoding() as encoder:
         with nullcontext() if is_there else heap.building():
             preload_torch()
-            from engine.model import loader
+            from engine.model.loading import loader
 
         model = loader.load_entry(entry, request, progress, encoder)
     heap.settle()

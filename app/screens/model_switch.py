@@ -11,7 +11,7 @@ from engine.api.client import EngineClient, LoadRequest
 from engine.api.config import QUANTIZATIONS
 from engine.api.errors import EngineError, ModelError
 from engine.api.status import EnginePhase, ModelCard
-from engine.model.registry import BUILTIN, Availability, ModelEntry, Registry
+from engine.model.catalog.registry import BUILTIN, Availability, ModelEntry, Registry
 
 log = logging.getLogger(__name__)
 

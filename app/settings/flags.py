@@ -40,7 +40,7 @@ def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
 
 
 def _model_names() -> Iterable[str]:
-    from engine.model.registry import Registry
+    from engine.model.catalog.registry import Registry
 
     return Registry.read(None).entries
 

@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 
 from app.system.machine import num_cores
-from engine.model.driver import Driver
-from engine.model.host import host_memory
+from engine.model.machine.driver import Driver
+from engine.model.machine.host import host_memory
 from widgets.panels.device_panel import DeviceReadings, GpuReading
 
 

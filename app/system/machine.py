@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.model import host
-from engine.model.driver import Driver, visible_gpus
+from engine.model.machine import host
+from engine.model.machine.driver import Driver, visible_gpus
 from engine.native import kernels, why_not
 
 CPU_INFO = Path("/proc/cpuinfo")

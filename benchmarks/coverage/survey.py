@@ -17,7 +17,7 @@ from benchmarks.coverage.compare import Comparison, Reference, compare, compare_
 from benchmarks.coverage.requests import load_request, make_prompts, serve
 from benchmarks.coverage.rows import Row
 from engine.api.errors import EngineError, cause_of
-from engine.model.loader import load_model
+from engine.model.loading.loader import load_model
 from engine.serving.loading import LoadedModel
 
 

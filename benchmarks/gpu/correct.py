@@ -23,15 +23,15 @@ from engine.api.status import ModelCard
 from engine.cache.storage import cache_shapes
 from engine.core.core import EngineCore
 from engine.model.attention.triton_backend import TritonAttention
-from engine.model.forward import ModuleForward
-from engine.model.gate import checked_forward
+from engine.model.checks.gate import checked_forward
 from engine.model.gpu.choosing import Clock
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.start import runner_with_graphs
-from engine.model.rope import freeze_rope
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import ModuleForward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.rope import freeze_rope
+from engine.model.tracing.trace import trace
 from engine.triton.product import strips
 from tests.support.zoo import LATENT, MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
 

@@ -22,13 +22,13 @@ from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.core.core import EngineCore
-from engine.model.forward import make_forward
 from engine.model.gpu.choosing import Chosen, clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
 from engine.model.gpu.overlapped import decode_alone, overlap_pays
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.stream import stream_on
+from engine.model.running.forward import make_forward
 
 GREEDY = SamplingParams(temperature=0)
 WARM_UP = 4

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.published import make_model
 from engine.batch.shape import ModelShape
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import torch
 from benchmarks.gpu.device import Device
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence
-from engine.model.draw import TorchDraw
 from engine.model.gpu.sampler import DeviceSampler
-from engine.model.sampler import Sampler
+from engine.model.step.draw import TorchDraw
+from engine.model.step.sampler import Sampler
 
 Cells = tuple[str, ...]
 

@@ -158,7 +158,7 @@ def _load(device: Device, folder: Path) -> None:
     from benchmarks.gpu.engine import Started
     from benchmarks.gpu.models import make
     from engine.api.client import LoadRequest
-    from engine.model import loader
+    from engine.model.loading import loader
     from tests.support.checkpoints import save_checkpoint, tiny_tokenizer
 
     small = not device.is_gpu

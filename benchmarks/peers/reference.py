@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from benchmarks.peers.width import Width
 from benchmarks.peers.workload import Workload
 from engine.batch.shape import ModelShape
-from engine.model.gate import find_class
-from engine.model.trace import trace
+from engine.model.checks.gate import find_class
+from engine.model.tracing.trace import trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ from benchmarks.real.table import table
 from engine import native
 from engine.api.config import DTYPES
 from engine.api.errors import EngineError
-from engine.model.registry import Registry
+from engine.model.catalog.registry import Registry
 
 DEFAULT_MODEL = "smollm2-135m"
 BESIDE = ("openvino", "generate")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.model.quantized.methods import forget
+from engine.model.files.quantized.methods import forget
 
 _TYPES = {"float32": torch.float32, "checkpoint": torch.bfloat16}
 

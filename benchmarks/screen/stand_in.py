@@ -17,7 +17,7 @@ from engine.batch.plan import StepPlan, StepResult
 from engine.builtin import MODEL_DIR
 from engine.builtin.corpus import chats
 from engine.model.attention.base import IntArray
-from engine.model.batch import Batch, PackedStep
+from engine.model.attention.batch import Batch, PackedStep
 from engine.serving.loading import LoadedModel, Progress
 
 STEP_SECONDS = 0.004

@@ -13,7 +13,7 @@ from benchmarks.structure.vocab import Vocab
 from engine.api.sampling import SamplingParams
 from engine.api.structure import Structure
 from engine.batch.plan import NewSequence
-from engine.model.sampler import Sampler
+from engine.model.step.sampler import Sampler
 from engine.structure.compiler import Compiler
 from engine.structure.lead import NO_LEAD
 from engine.structure.rules import write

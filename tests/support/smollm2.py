@@ -15,8 +15,8 @@ def smollm2() -> Path:
     checked by the SHA-256 in models.toml; it stays there. Other processes of the tests wait for it.
     """
     # The program's modules are not imported for tests that do not ask for it.
-    from engine.model.downloads import fetch
-    from engine.model.registry import Registry
+    from engine.model.catalog.downloads import fetch
+    from engine.model.catalog.registry import Registry
 
     entry = Registry.read().find("smollm2-135m")
     return entry.local_folder() or fetch(entry, lambda *_: None)

@@ -35,7 +35,7 @@ from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
 from app.gateway.view import Transcript
 from engine.api.client import EngineClient
-from engine.model.driver import Driver
+from engine.model.machine.driver import Driver
 
 log = logging.getLogger(__name__)
 

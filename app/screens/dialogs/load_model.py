@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from app.screens.dialogs.dialog import Entry, Finder
 from app.screens.model_switch import ModelWish
-from engine.model.registry import Availability, ModelEntry
+from engine.model.catalog.registry import Availability, ModelEntry
 
 
 class LoadModel(Finder[ModelWish]):

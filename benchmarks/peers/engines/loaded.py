@@ -22,8 +22,8 @@ from engine.api.client import LoadRequest, Submission
 from engine.api.config import BLOCK_SIZE
 from engine.api.sampling import SamplingParams
 from engine.core.core import EngineCore
-from engine.model.loader import load_entry
-from engine.model.registry import Registry
+from engine.model.catalog.registry import Registry
+from engine.model.loading.loader import load_entry
 from engine.text.pool import encoding
 
 # As few as a peer's, because they count as its memory.

@@ -20,14 +20,14 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.core.core import EngineCore
-from engine.model.checkpoint import open_checkpoint
-from engine.model.forward import make_forward
-from engine.model.gate import find_class
+from engine.model.checks.gate import find_class
+from engine.model.files.checkpoint import open_checkpoint
+from engine.model.files.stored import plain_weights
+from engine.model.loading.weights import load_weights
 from engine.model.program.quantize import quantize
-from engine.model.runner import TorchRunner
-from engine.model.stored import plain_weights
-from engine.model.trace import trace
-from engine.model.weights import load_weights
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 
 
 def build(setup: Setup, width: str) -> tuple[EngineCore, str]:

@@ -11,7 +11,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, UnitStorage
 from engine.model.attention.base import StepContext
 from engine.model.attention.params import AttentionParams
-from engine.model.memory import LargestStep
+from engine.model.machine.memory import LargestStep
 from engine.native import kernels
 
 

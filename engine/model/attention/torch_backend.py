@@ -13,7 +13,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, TokenStorage, UnitStorage
 from engine.model.attention.base import IntArray, StepContext
 from engine.model.attention.params import AttentionParams
-from engine.model.memory import LargestStep
+from engine.model.machine.memory import LargestStep
 
 # Queries of one call in a prefill. Keys past a tile's last query are not read, which saves half the
 # work. Smaller tiles lose more to overhead: 512 tokens at position 1,536, in bfloat16, take 22 ms

@@ -14,7 +14,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, HeadStorage
 from engine.model.attention.base import StepContext
 from engine.model.attention.params import AttentionParams
-from engine.model.memory import LargestStep
+from engine.model.machine.memory import LargestStep
 from engine.triton.interpreter import is_interpreted
 from engine.triton.ways import Way, Ways, ways_for
 from engine.triton.work import (

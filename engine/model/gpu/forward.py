@@ -17,8 +17,8 @@ from engine.api.status import OffPath
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, HeadStorage, KVStorage, cache_shapes, places
 from engine.model.attention.base import IntArray
+from engine.model.attention.batch import PackedRows, PackedStep
 from engine.model.attention.triton_backend import TritonAttention, programs_on, ways_of
-from engine.model.batch import PackedRows, PackedStep
 from engine.model.gpu.choosing import Candidates, Chosen, Clock, choose
 from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
 from engine.model.gpu.program import GpuProgram
@@ -31,8 +31,8 @@ from engine.model.program.graph import Attend, ByTorch, Opaque
 from engine.model.program.stage import num_of_tokens
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.verify import MismatchError, Wrong, mismatch, verify
-from engine.model.prompts import MOST_LOGITS
-from engine.model.sending import send
+from engine.model.step.prompts import MOST_LOGITS
+from engine.model.step.sending import send
 from engine.triton.product import strips
 
 logger = logging.getLogger(__name__)
@@ -66,17 +66,17 @@ class GpuForward:
 
     @property
     def attention(self) -> str:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return TritonAttention().name
 
     @property
     def off_path(self) -> tuple[OffPath, ...]:
-        """See `engine.model.forward.Forward`. Its share of a step is not measured."""
+        """See `engine.model.running.forward.Forward`. Its share of a step is not measured."""
         return off_path(stage.operation for stage in self._program.stages)
 
     @property
     def off_kernels(self) -> str:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return ""
 
     @property
@@ -90,11 +90,11 @@ class GpuForward:
         return self._program.logits
 
     def storage(self, shape: CacheShape) -> KVStorage:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return TritonAttention().storage(shape)
 
     def attach(self, *parts: KVStorage) -> None:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         self.resident.pools = [cast(HeadStorage, part) for part in parts]
 
     def size_of(self, step: PackedRows) -> StepSize:
@@ -155,15 +155,15 @@ class GpuForward:
         return self._program.logits[: len(last_tokens)]
 
     def logits_of(self, tokens: IntArray) -> Tensor:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return self.finish(send(tokens.astype(np.int32), self.resident.latest.device))
 
     def __call__(self, step: PackedStep) -> Tensor:
-        """See `engine.model.forward.Forward`. The logits stay until the next call."""
+        """See `engine.model.running.forward.Forward`. The logits stay until the next call."""
         return self.run(self._inputs(step))
 
     def start(self, step: PackedStep) -> None:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         self.begin(self._inputs(step))
 
     def _inputs(self, step: PackedStep) -> StepInputs[Tensor]:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engine.model.batch import PackedRows
+from engine.model.attention.batch import PackedRows
 from engine.triton.work import ITEM, MERGE, lay_out, most_entries
 
 Int32Array = npt.NDArray[np.int32]
@@ -61,7 +61,7 @@ class StepInputs(Generic[Words]):
     """A step's inputs, as arrays on the host or as tensors on the device, all int32.
 
     Attributes:
-        ids: [T], as in `engine.model.batch.PackedRows`.
+        ids: [T], as in `engine.model.attention.batch.PackedRows`.
         rows: [T], the row of the block tables that each token's sequence has; -1 is padding.
         positions: [T].
         last_tokens: [S], index of each sampling row's last token; -1 is padding.

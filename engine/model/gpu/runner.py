@@ -22,16 +22,16 @@ from engine.batch.shape import ModelShape
 from engine.cache.parts import PoolParts
 from engine.cache.storage import cache_shapes
 from engine.model.attention.base import IntArray
-from engine.model.batch import Batch, PackedRows
-from engine.model.device import is_out_of_memory, noticing_loss
+from engine.model.attention.batch import Batch, PackedRows
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
 from engine.model.gpu.ladder import Rungs
 from engine.model.gpu.sampler import ROW_FIELDS, DeviceSampler
 from engine.model.gpu.stream import Mark, Stream
-from engine.model.logprobs import Logprobs, RawLogprobs, columns_of
-from engine.model.prompts import MOST_LOGITS, AskedPrompts, FoundPrompts, Prompts
-from engine.model.sending import send
+from engine.model.machine.device import is_out_of_memory, noticing_loss
+from engine.model.step.logprobs import Logprobs, RawLogprobs, columns_of
+from engine.model.step.prompts import MOST_LOGITS, AskedPrompts, FoundPrompts, Prompts
+from engine.model.step.sending import send
 from engine.serving.loading import Progress
 from engine.triton.overlap import overlapping
 from engine.triton.tables import update

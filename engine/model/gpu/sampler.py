@@ -12,11 +12,11 @@ from engine.api.errors import cause_of
 from engine.api.sampling import MAX_BIASES, SamplingParams
 from engine.batch.plan import NewSequence
 from engine.model.attention.base import IntArray
-from engine.model.device import is_out_of_memory
 from engine.model.gpu.inputs import Int32Array
-from engine.model.masks import Allowed, Masks
-from engine.model.sampler import uniforms
-from engine.model.sending import send
+from engine.model.machine.device import is_out_of_memory
+from engine.model.step.masks import Allowed, Masks
+from engine.model.step.sampler import uniforms
+from engine.model.step.sending import send
 from engine.triton.overlap import launch_options
 from engine.triton.sampling import choose, score
 from engine.triton.sampling_fields import (
@@ -40,7 +40,7 @@ SCORING_WARPS, CHOOSING_WARPS = 4, 16
 
 
 class DeviceSampler:
-    """Chooses tokens as `engine.model.sampler.Sampler` does, by kernels that wait for nothing.
+    """Chooses tokens as `engine.model.step.sampler.Sampler` does, by kernels that wait for nothing.
 
     The parameters of a row come with the step's inputs, as words. Only data with an entry for each
     token of the vocabulary stays on the device: the counts of a sequence's tokens, for its

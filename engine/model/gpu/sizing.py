@@ -17,10 +17,10 @@ import torch
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.cache.host import SWAP_BYTES
+from engine.model.files.size_text import show_bytes
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.ladder import ladder
-from engine.model.memory import PoolBounds
-from engine.model.size_text import show_bytes
+from engine.model.machine.memory import PoolBounds
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ import torch
 
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
-from engine.model.device import with_swap
 from engine.model.gpu.choosing import clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
@@ -16,7 +15,8 @@ from engine.model.gpu.overlapped import decode_alone, overlap_pays
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.sizing import CudaMemory, sized
 from engine.model.gpu.stream import Stream, stream_on
-from engine.model.memory import PoolBounds
+from engine.model.machine.device import with_swap
+from engine.model.machine.memory import PoolBounds
 from engine.serving.loading import Progress
 
 

@@ -63,12 +63,12 @@ when the matrix is packed. So a kernel of quantized weights is right if it compu
 model, but for the rounding of x.
 
 A GGUF file's blocks become packed codes without a detour over floats. Until they are packed, a
-parameter is a window of address space (`engine.model.compact`) that has numbers only while a module
-computes with it, or while `read` tries a call; so a load takes the file's size in memory, not that
-of the model in floats. Weights that are read side by side are one product if their blocks are
-packed alike, and otherwise a product for each way of packing. A plain checkpoint is kept the same
-way where torch has no instructions for bfloat16 (AVX2 alone): the model's own modules compute in
-float32 then, and the kernels in bfloat16.
+parameter is a window of address space (`engine.model.files.compact`) that has numbers only while a
+module computes with it, or while `read` tries a call; so a load takes the file's size in memory,
+not that of the model in floats. Weights that are read side by side are one product if their blocks
+are packed alike, and otherwise a product for each way of packing. A plain checkpoint is kept the
+same way where torch has no instructions for bfloat16 (AVX2 alone): the model's own modules compute
+in float32 then, and the kernels in bfloat16.
 
 Any other quantized checkpoint stays packed if its numbers show how. `recognize` tests whether each
 group of 16, 32 or 128 numbers of a product's weights lies on a lattice that has no more steps than
@@ -80,7 +80,7 @@ these are rounded to the nearest codes of 8 bits, a scale for each 32. `origins`
 rows of the unpacked tensors which floats were stored as codes, whatever transformers has merged
 since; stored floats stay floats.
 
-The effect of quantizing is measured during the load (`engine.model.loss`): the model's eager logits
-of four chats before, and the program's after, decoded token by token. Of a checkpoint that stays
-packed this shows the effect of activations of 15 bits, of one that is rounded that of both.
+The effect of quantizing is measured during the load (`engine.model.checks.loss`): the model's eager
+logits of four chats before, and the program's after, decoded token by token. Of a checkpoint that
+stays packed this shows the effect of activations of 15 bits, of one that is rounded that of both.
 """

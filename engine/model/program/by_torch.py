@@ -17,9 +17,9 @@ from torch.nn import functional as F  # noqa: N812
 from engine.api.status import OffPath
 from engine.cache.storage import KVStorage
 from engine.model.attention.base import IntArray, StepContext
+from engine.model.attention.batch import PackedStep
 from engine.model.attention.torch_backend import TorchAttention
-from engine.model.batch import PackedStep
-from engine.model.compact import CompactWeights
+from engine.model.files.compact import CompactWeights
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.coded import Coded
 from engine.model.program.experts import compute_expert

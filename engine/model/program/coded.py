@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.model.compact import Compact, CompactWeights, block_types, packed_saving
+from engine.model.files.compact import Compact, CompactWeights, block_types, packed_saving
 from engine.model.program.origins import Origins
 from engine.model.program.weights import Rows, Weight, address_of, matrix_of
 from engine.native import kernels

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from engine.batch.shape import ModelShape
 from engine.model.attention.interface import Expansions
-from engine.model.compact import CompactWeights
+from engine.model.files.compact import CompactWeights
 from engine.model.program.capture import AttentionCall, Capture, Site, capture
 from engine.model.program.experts import holds_experts
 from engine.model.program.graph import Graph

@@ -19,9 +19,9 @@ from engine.api.status import OffPath
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
 from engine.model.attention.base import IntArray
+from engine.model.attention.batch import PackedStep
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import Expansions
-from engine.model.batch import PackedStep
 from engine.model.program.arena import Arena
 from engine.model.program.build import Built, Pool, attach, build
 from engine.model.program.by_torch import Between, set_apart, unpack, weights_kept
@@ -33,8 +33,8 @@ from engine.model.program.graph import ByTorch, Graph, Opaque
 from engine.model.program.saved import SavedGraph, restore_graph, save_graph
 from engine.model.program.stage import Stage, num_of_tokens, segments
 from engine.model.program.verify import MismatchError, Wrong, difference, verify
-from engine.model.prompts import MOST_LOGITS
 from engine.model.state.modules import StateModules
+from engine.model.step.prompts import MOST_LOGITS
 from engine.native import kernels
 
 logger = logging.getLogger(__name__)
@@ -93,17 +93,17 @@ class ProgramForward:
 
     @property
     def attention(self) -> str:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return CpuAttention().name
 
     @property
     def off_path(self) -> tuple[OffPath, ...]:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return self._between.off_path()
 
     @property
     def off_kernels(self) -> str:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return ""
 
     def profile(self) -> dict[str, tuple[int, float]]:
@@ -112,21 +112,21 @@ class ProgramForward:
         return costs
 
     def storage(self, shape: CacheShape) -> KVStorage:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         return CpuAttention().storage(shape)
 
     def attach(self, *parts: KVStorage) -> None:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         attach(self._program, Pool(parts, self._places))
         self._between.attach(parts)
 
     def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """See `engine.model.forward.KeepsStates`."""
+        """See `engine.model.running.forward.KeepsStates`."""
         assert self._states is not None
         self._states.slots.copy(pairs)
 
     def __call__(self, step: PackedStep) -> Tensor:
-        """See `engine.model.forward.Forward`. The logits are valid until the next call."""
+        """See `engine.model.running.forward.Forward`. The logits are valid until the next call."""
         if self._states is not None:
             self._states.begin(step, self._logits.device)
         begun = perf_counter()
@@ -135,14 +135,14 @@ class ProgramForward:
         return self._logits[: len(step.last_tokens)]
 
     def start(self, step: PackedStep) -> None:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         if self._states is not None:
             self._states.begin(step, self._logits.device)
         self._run(self._before, step)
         self._started = step
 
     def logits_of(self, tokens: IntArray) -> Tensor:
-        """See `engine.model.forward.Forward`."""
+        """See `engine.model.running.forward.Forward`."""
         assert self._started is not None
         self._run(self._behind, replace(self._started, last_tokens=tokens))
         return self._logits[: len(tokens)]

@@ -84,7 +84,7 @@ class Replays:
         made = Opaque(out, out_of_place(call.name).strip("_"), *maker.replay(outs))
         if isinstance(call.target, nn.Module):
             # A module may keep states, or choose other experts by rounding. The gate compares it in
-            # all situations (`engine.model.gate`).
+            # all situations (`engine.model.checks.gate`).
             self._check_inputs(call, calls[:-1], failures)
         elif not self._is_by_row(made.inputs, made.replay, out.reference):
             raise UnreadableError("its rows depend on each other")

@@ -49,7 +49,7 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
     weights; norms, biases, convolutions and routers of experts never are.
 
     Returns:
-        the scales, for `engine.model.forward.make_forward`; None if `config` asks for none.
+        the scales, for `engine.model.running.forward.make_forward`; None if `config` asks for none.
 
     Raises:
         InvalidConfigError: there are no kernels for it on this device.
@@ -108,8 +108,8 @@ class Recognized:
     """The codes of a checkpoint that were found in a model's floats.
 
     Attributes:
-        coded: the scales, for `engine.model.forward.make_forward`; None if no product has such
-            weights, or the model runs module by module.
+        coded: the scales, for `engine.model.running.forward.make_forward`; None if no product has
+            such weights, or the model runs module by module.
         rest: weights of products that were stored as codes of another kind.
         coder: the coder of both.
     """

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.model.compact import CompactWeights
+from engine.model.files.compact import CompactWeights
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.agree import agree
 from engine.model.program.capture import (

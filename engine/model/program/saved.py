@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.model.attention.params import AttentionParams
-from engine.model.compact import CompactWeights
+from engine.model.files.compact import CompactWeights
 from engine.model.program.gating import Gating
 from engine.model.program.graph import (
     Attend,

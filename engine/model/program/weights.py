@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.model.compact import CompactWeights
+from engine.model.files.compact import CompactWeights
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def groups_of(
     """The groups of a packed step.
 
     Args:
-        index, starts, counts: see `engine.model.batch.PackedRows`.
+        index, starts, counts: see `engine.model.attention.batch.PackedRows`.
     """
     offsets = np.cumsum(counts) - counts
     are_new = starts == 0

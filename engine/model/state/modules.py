@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from engine.batch.shape import ModelShape
-from engine.model.batch import PackedRows
+from engine.model.attention.batch import PackedRows
 from engine.model.state.cache import StateCache
 from engine.model.state.groups import Group, groups_of, put, take
 from engine.model.state.probe import cache_argument, probe

@@ -410,7 +410,7 @@ struct RecurArgs {
 };
 
 // Chooses tokens from logits [rows, vocab_size]; the filters are those of
-// engine.model.sampler.Sampler: each is a least logit that a row still allows, and the draw inverts
+// engine.model.step.sampler.Sampler: each is a least logit that a row still allows, and the draw inverts
 // the distribution function in the order of the vocabulary.
 struct SampleArgs {
   int64_t rows, vocab_size;

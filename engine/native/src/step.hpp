@@ -10,7 +10,7 @@
 
 namespace batchdeck {
 
-// Packed rows of tokens, as engine.model.batch.PackedStep describes them.
+// Packed rows of tokens, as engine.model.attention.batch.PackedStep describes them.
 struct StepInputs {
   int64_t tokens;
   const int64_t* input_ids;

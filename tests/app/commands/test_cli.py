@@ -17,7 +17,7 @@ from app.settings.settings import Settings
 from engine.api.client import LoadRequest
 from engine.api.config import BLOCK_SIZE
 from engine.api.errors import ModelError
-from engine.model.registry import Registry
+from engine.model.catalog.registry import Registry
 from engine.serving.loading import LoadedModel, Progress
 
 HEAVY = (

@@ -15,8 +15,8 @@ from app.commands import batch, doctor
 from app.process.console import check_folder
 from app.settings.settings import Settings, SettingsError
 from engine.api.errors import EngineError
-from engine.model.checkpoint import find_gguf, has_weights
-from engine.model.registry import Registry
+from engine.model.catalog.registry import Registry
+from engine.model.files.checkpoint import find_gguf, has_weights
 
 
 @pytest.fixture

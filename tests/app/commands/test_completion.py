@@ -49,7 +49,7 @@ def test_a_broken_registry_completes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.settings.flags import COMPLETE_MODEL
-    from engine.model import registry
+    from engine.model.catalog import registry
 
     broken = tmp_path / "models.toml"
     broken.write_text("[", encoding="utf-8")

@@ -18,7 +18,7 @@ from app.system.versions import PACKAGES, version
 from engine.api.client import LoadRequest
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.api.status import ModelCard, OffPath, QuantizationLoss
-from engine.model.registry import ModelEntry
+from engine.model.catalog.registry import ModelEntry
 from engine.serving.loading import Progress
 from tests.support.brokers import Mosquitto
 from tests.support.nvml import Gpu, install
@@ -42,7 +42,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[ModelCard | EngineError]:
             raise found
         return SimpleNamespace(card=found, close=lambda: None)
 
-    monkeypatch.setattr("engine.model.loader.load_model", load)
+    monkeypatch.setattr("engine.model.loading.loader.load_model", load)
     return coming
 
 
@@ -127,8 +127,8 @@ def see(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, capability: tuple[int, int]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "sm_90"])
     monkeypatch.setattr(torch.version, "cuda", "13.0" if gpus else None)
-    monkeypatch.setattr("engine.model.device._why_broken", lambda device: "")
-    monkeypatch.setattr("engine.model.device.gpu_uuid", lambda device: named[device].uuid)
+    monkeypatch.setattr("engine.model.machine.device._why_broken", lambda device: "")
+    monkeypatch.setattr("engine.model.machine.device.gpu_uuid", lambda device: named[device].uuid)
 
 
 def machine_of(text: str) -> list[str]:
@@ -404,7 +404,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, _kernels: None) -> list[LoadReques
         asked.append(request)
         return LOSSES if request.quantize is None else {request.quantize: LOSSES[request.quantize]}
 
-    monkeypatch.setattr("engine.model.losses.measure_losses", measure)
+    monkeypatch.setattr("engine.model.loading.losses.measure_losses", measure)
     return asked
 
 
@@ -537,7 +537,7 @@ def test_a_model_that_cannot_be_quantized_is_a_fault_only_if_it_is_to_be(
     def refuse(*_: object) -> None:
         raise ModelError("LlamaForCausalLM cannot be quantized to int8: it runs module by module")
 
-    monkeypatch.setattr("engine.model.losses.measure_losses", refuse)
+    monkeypatch.setattr("engine.model.loading.losses.measure_losses", refuse)
     code, text = examine(model="builtin", device="cpu", quantize=width)
     assert code == (ExitCode.FAILED if width else ExitCode.OK)
     assert "\n  quantized  not measured\n" in text

@@ -13,9 +13,9 @@ from app.process.exits import ExitCode
 from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory
 from engine.builtin import MODEL_DIR
-from engine.model.estimate import Fit
-from engine.model.gguf.header import read_header
-from engine.model.registry import Registry
+from engine.model.catalog.registry import Registry
+from engine.model.files.gguf.header import read_header
+from engine.model.machine.estimate import Fit
 from tests.support.gguf_files import save_gguf
 from tests.support.nvml import Gpu, install
 

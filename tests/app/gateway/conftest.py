@@ -7,7 +7,7 @@ import pytest
 from app.gateway.http.gateway import HttpGateway
 from app.gateway.http.settings import HttpSettings
 from engine.api.client import LoadRequest, Submission
-from engine.model.loader import load_model
+from engine.model.loading.loader import load_model
 from engine.serving.host import EngineHost
 
 

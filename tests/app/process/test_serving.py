@@ -75,7 +75,7 @@ def test_a_crash_is_the_end_of_what_was_served(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_model_can_be_collected_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.model import loader
+    from engine.model.loading import loader
 
     done: list[str] = []
     scripted = Loader()

@@ -23,7 +23,7 @@ import sys
 
 sys.modules.update(dict.fromkeys({absent}))  # an import of None fails, and nothing finds it
 import benchmarks.gpu.steps, benchmarks.gpu.whole, benchmarks.gpu.sampling
-import engine.model.loader, tests.support.checkpoints
+import engine.model.loading.loader, tests.support.checkpoints
 """
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.model import gate, loader
 from engine.model.attention.cpu_backend import CpuAttention
-from engine.model.script import Script, short_script
+from engine.model.checks import gate
+from engine.model.checks.script import Script, short_script
+from engine.model.loading import loader
 from engine.native import kernels
 from engine.text.encoder import ChatEncoder
 from tests.support.checkpoints import save_checkpoint

@@ -10,7 +10,7 @@ import torch
 from engine.api.client import Submission
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Totals
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from tests.engine.model.test_parity import assert_parity
 from tests.support.swapping import AMPLE, swapping_core
 from tests.support.zoo import LATENT, VOCAB_SIZE, tiny_model

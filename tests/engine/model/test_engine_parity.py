@@ -22,9 +22,9 @@ from engine.api.status import ModelCard
 from engine.batch.plan import End, Runner
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
-from engine.model.forward import make_forward
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream
 from tests.support.zoo import (

@@ -17,9 +17,9 @@ import pytest
 
 from engine.api.client import LoadRequest
 from engine.api.errors import ModelError
-from engine.model import folder as folder_module
-from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
-from engine.model.loader import load_model
+from engine.model.files import folder as folder_module
+from engine.model.files.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
+from engine.model.loading.loader import load_model
 from tests.support.checkpoints import save_checkpoint
 
 # The slowest of them takes a second; a busy machine may need many times that.

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage, LoadRequest
 from engine.api.errors import InvalidRequestError
-from engine.model.loader import load_model
+from engine.model.loading.loader import load_model
 from engine.text.pool import EncoderPool
 from tests.support.checkpoints import save_checkpoint
 from tests.support.zoo import VOCAB_SIZE

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model.forward import make_forward
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, VOCAB_SIZE, WINDOW, tiny_model
 
 TOLERANCE = 1e-4

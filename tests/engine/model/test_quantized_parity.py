@@ -19,15 +19,15 @@ from transformers import PreTrainedModel
 
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
-from engine.model.forward import make_forward
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward
 from engine.model.program.graph import Gated
 from engine.model.program.pack import Packer, Product
 from engine.model.program.quantize import quantize
 from engine.model.program.verify import MismatchError
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.engine.model.test_parity import CONFIG, NUM_OUTPUTS, PROMPT_LENGTHS, logits_by
 from tests.support.native import kernels_or_skip
 from tests.support.zoo import (

@@ -11,7 +11,7 @@ import pytest
 from engine.api.client import ChatMessage
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model.quantized.gguf import GgufFile
+from engine.model.files.quantized.gguf import GgufFile
 from engine.serving.loading import LoadedModel
 from tests.support.loading import load
 from tests.support.native import kernels_or_skip

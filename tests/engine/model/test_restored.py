@@ -17,9 +17,10 @@ from safetensors.torch import load_file, save_file
 
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model import loader, packed, verdicts
-from engine.model.meter import Meter
-from engine.model.packed import MappedWeights, PackedFile
+from engine.model.checks import verdicts
+from engine.model.files.meter import Meter
+from engine.model.loading import loader, packed
+from engine.model.loading.packed import MappedWeights, PackedFile
 from engine.serving.loading import LoadedModel
 from tests.support.checkpoints import save_checkpoint
 from tests.support.gguf_files import save_gguf
@@ -39,7 +40,7 @@ MERGED = {"mixtral", "qwen3_moe"}
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of verdicts, for a test alone."""
-    monkeypatch.setattr("engine.model.kept.KEPT", True)
+    monkeypatch.setattr("engine.model.files.kept.KEPT", True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "batchdeck" / "verdicts"
 

@@ -14,9 +14,9 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.core.core import EngineCore
-from engine.model.forward import make_forward
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.clock import VirtualClock
 from tests.support.zoo import MAX_LEN, VOCAB_SIZE, tiny_model
 

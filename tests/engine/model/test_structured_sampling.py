@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.api.logprobs import TokenLogprobs
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, NewSequence
-from engine.model.sampler import Sampled, Sampler
+from engine.model.step.sampler import Sampled, Sampler
 from tests.support.structures import ENDS, SIZE, STRUCTURES, check, grammar, ids_of, text_of
 
 GREEDY = SamplingParams(temperature=0)

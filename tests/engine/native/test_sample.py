@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from engine.model.draw import Filters, KernelDraw, TorchDraw
+from engine.model.step.draw import Filters, KernelDraw, TorchDraw
 from tests.support.native import kernels_or_skip
 
 native = kernels_or_skip()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.api.client import LoadRequest
-from engine.model.loader import load_model
+from engine.model.loading.loader import load_model
 from engine.serving.host import EngineHost
 from tests.support.scripted_loader import Loader, Turnstile
 

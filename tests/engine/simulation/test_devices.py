@@ -20,7 +20,7 @@ from transformers import (
 
 from benchmarks.model_387m import make_config
 from engine.api.errors import InvalidConfigError, ModelError
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from engine.simulation.devices import DEVICES, named_device
 from engine.simulation.shapes import SHAPES, named_shape
 from engine.simulation.simulation import envelope

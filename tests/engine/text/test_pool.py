@@ -20,7 +20,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
-from engine.model.tokenizer import FolderTokenizer
+from engine.model.files.tokenizer import FolderTokenizer
 from engine.text.encoder import ChatEncoder
 from engine.text.job import BegunJob, PrefixJob, PromptJob, TextJob
 from engine.text.pool import ClosedError, EncoderPool, encoding

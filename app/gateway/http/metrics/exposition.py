@@ -29,7 +29,7 @@ from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.waiting import Cause
-from engine.model.driver import Driver
+from engine.model.machine.driver import Driver
 
 OWN = "batchdeck:"
 # vLLM numbers the engines behind one address; there is one here.

@@ -19,7 +19,7 @@ def test_the_log_feed_takes_what_our_loggers_say() -> None:
     feed = LogFeed()
     feed.attach()
     try:
-        logger = logging.getLogger("engine.model.gate")
+        logger = logging.getLogger("engine.model.checks.gate")
         logger.setLevel(logging.INFO)
         logger.info("read %d", 1)
         logger.warning("odd")

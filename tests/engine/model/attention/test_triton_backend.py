@@ -14,11 +14,11 @@ from engine.api.errors import ModelError
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.cache.storage import CacheShape
-from engine.model import plan
 from engine.model.attention import triton_backend
 from engine.model.attention.triton_backend import TritonAttention
-from engine.model.forward import pick_backend
+from engine.model.loading import plan
 from engine.model.program.unreadable import UnreadableError
+from engine.model.running.forward import pick_backend
 from tests.support.loading import load
 
 pytest.importorskip("triton")

@@ -24,7 +24,7 @@ from engine.cache.storage import cache_shapes
 from engine.model.gpu import forward as gpu_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
 from engine.model.gpu.inputs import StepSize
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from tests.support.zoo import MAX_LEN, SERVED, tiny_model
 
 CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)

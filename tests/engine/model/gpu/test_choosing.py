@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from engine.model.gate import checked_forward
+from engine.model.checks.gate import checked_forward
 from engine.model.gpu import forward as verifying
 from engine.model.gpu import products as module
 from engine.model.gpu.choosing import choose, clock_on

@@ -26,17 +26,17 @@ from engine.api.structure import Structure
 from engine.batch.plan import End
 from engine.cache.storage import cache_shapes
 from engine.core.core import EngineCore
-from engine.model import loader, starting
 from engine.model.attention.triton_backend import TritonAttention
-from engine.model.forward import ModuleForward, make_forward
 from engine.model.gpu import runner as runners
 from engine.model.gpu import start
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.start import runner_with_graphs
 from engine.model.gpu.stream import HostStream, Stream
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.loading import loader, starting
+from engine.model.running.forward import ModuleForward, make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.checkpoints import save_checkpoint
 from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.batch import PackedRows
+from engine.model.attention.batch import PackedRows
 from engine.model.gpu.inputs import AttentionKind, InputLayout, StepSize
 from engine.triton.work import lay_out
 

@@ -17,14 +17,14 @@ from triton.runtime.interpreter import GridExecutor
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model.forward import make_forward
 from engine.model.gpu import forward as gpu_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
 from engine.model.gpu.overlapped import Decoded, decode_alone, overlap_pays
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.stream import HostStream
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from engine.triton import overlap
 from tests.support.zoo import tiny_model
 

@@ -18,8 +18,7 @@ pytest.importorskip("triton")
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.cache.host_store import HostStore
-from engine.model.forward import ModuleForward, make_forward
-from engine.model.gate import checked_forward
+from engine.model.checks.gate import checked_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.program import GpuProgram
@@ -27,7 +26,8 @@ from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Beside, Linear
 from engine.model.program.verify import MismatchError, Wrong, kind_of
-from engine.model.trace import trace
+from engine.model.running.forward import ModuleForward, make_forward
+from engine.model.tracing.trace import trace
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
 
 CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)

@@ -25,14 +25,14 @@ from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.plan import NewSequence, Row, StepPlan, TokenOutput
 from engine.core.core import EngineCore
-from engine.model.forward import make_forward
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.start import runner_with_graphs
 from engine.model.gpu.stream import HostStream, Stream
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream
 from tests.support.zoo import MAX_LEN, tiny_model
@@ -222,7 +222,7 @@ def test_a_runner_whose_device_is_lost_says_so(
     plan = StepPlan(1, (Row(0, 0, 3, (2,), True, True),), new=(new,))
     handle = made.submit(plan)
     made._device = torch.device("cuda")
-    monkeypatch.setattr("engine.model.device._is_lost", lambda _device: True)
+    monkeypatch.setattr("engine.model.machine.device._is_lost", lambda _device: True)
 
     def fail(*_: object) -> None:
         raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")

@@ -19,10 +19,10 @@ from triton.runtime.interpreter import GridExecutor
 
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence
-from engine.model.draw import TorchDraw
 from engine.model.gpu.sampler import DeviceSampler
-from engine.model.logprobs import RawLogprobs
-from engine.model.sampler import Sampler
+from engine.model.step.draw import TorchDraw
+from engine.model.step.logprobs import RawLogprobs
+from engine.model.step.sampler import Sampler
 from engine.triton.sampling_fields import CANDIDATES, chunk_of
 
 MAX_SEQS = 6

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
-from engine.model.footprint import footprint_of
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.ladder import Rungs, ladder
 from engine.model.gpu.sizing import sized
-from engine.model.memory import MemoryNeeds, PoolBounds, plan_memory, pool_bounds
-from tests.engine.model.test_memory import LLAMA
+from engine.model.loading.footprint import footprint_of
+from engine.model.machine.memory import MemoryNeeds, PoolBounds, plan_memory, pool_bounds
+from tests.engine.model.machine.test_memory import LLAMA
 
 GIB = 1 << 30
 BLOCK = 2 << 20

@@ -21,15 +21,15 @@ from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.plan import NOT_FOLLOWED, End, NewSequence, Row, StepPlan
 from engine.core.core import EngineCore
-from engine.model.forward import make_forward
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.sampler import DeviceSampler
 from engine.model.gpu.start import runner_with_graphs
 from engine.model.gpu.stream import HostStream, Stream
-from engine.model.masks import Allowed
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.step.masks import Allowed
+from engine.model.tracing.trace import trace
 from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream
 from tests.support.structures import ENDS, check, grammar, ids_of, text_of

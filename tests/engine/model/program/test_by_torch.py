@@ -21,10 +21,9 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.cache.storage import TokenStorage, UnitStorage
 from engine.core.core import EngineCore
-from engine.model import gate, loader, plan
-from engine.model.forward import make_forward
-from engine.model.gate import checked_forward
-from engine.model.latents import take_expansions
+from engine.model.checks import gate
+from engine.model.checks.gate import checked_forward
+from engine.model.loading import loader, plan
 from engine.model.program import build as building
 from engine.model.program import by_torch
 from engine.model.program.find import find_graph
@@ -33,7 +32,9 @@ from engine.model.program.fuse import fuse
 from engine.model.program.graph import ByTorch, Embed, Operation, View, definition
 from engine.model.program.pack import Packer
 from engine.model.program.verify import MismatchError, Wrong, kind_of
+from engine.model.running.forward import make_forward
 from engine.model.state.modules import find_states
+from engine.model.tracing.latents import take_expansions
 from engine.serving.loading import LoadedModel
 from tests.engine.model.attention.support import SMALL
 from tests.engine.model.program.test_forward import config_for, shape_of

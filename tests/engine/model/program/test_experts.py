@@ -21,7 +21,7 @@ from engine.model.program.gating import Gating, guess_gating
 from engine.model.program.graph import Experts, Graph, Linear, Opaque
 from engine.model.program.provenance import Provenance
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import MAX_LEN, tiny_model
 

@@ -19,14 +19,14 @@ from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.shape import ModelShape
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.forward import ModuleForward, make_forward
-from engine.model.gate import checked_forward
+from engine.model.checks.gate import checked_forward
 from engine.model.program.forward import ProgramForward
 from engine.model.program.pack import Packer
 from engine.model.program.rotation import Rotations
 from engine.model.program.verify import MismatchError
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import ModuleForward, make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.native import EACH_LEVEL, kernels_or_skip
 from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, tiny_model
 

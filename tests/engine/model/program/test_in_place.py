@@ -16,7 +16,7 @@ from engine.model.program.graph import Graph, Opaque
 from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.writes import out_of_place
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import MAX_LEN, tiny_model
 

@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model.forward import make_forward
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.unreadable import UnreadableError
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
+from engine.model.tracing.trace import trace
 from tests.support.native import kernels_or_skip
 from tests.support.zoo import MAX_LEN, VOCAB_SIZE, tiny_model
 

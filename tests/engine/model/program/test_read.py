@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.latents import take_expansions
 from engine.model.program import find
 from engine.model.program.capture import Capture, Site, capture
 from engine.model.program.find import find_graph
@@ -32,7 +31,8 @@ from engine.model.program.graph import (
     Opaque,
 )
 from engine.model.program.unreadable import UnreadableError
-from engine.model.trace import trace
+from engine.model.tracing.latents import take_expansions
+from engine.model.tracing.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
 

@@ -13,16 +13,16 @@ from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.forward import make_forward
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Convolve, Linear, Opaque, Recur
 from engine.model.program.linear_attention import convolve
 from engine.model.program.weights import Rows, dense
-from engine.model.runner import TorchRunner
+from engine.model.running.forward import make_forward
+from engine.model.running.runner import TorchRunner
 from engine.model.state.modules import StateModules
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.native import kernels_or_skip
 from tests.support.zoo import MAX_LEN, STATEFUL, VOCAB_SIZE, tiny_config, tiny_model

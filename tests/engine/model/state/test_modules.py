@@ -10,7 +10,7 @@ import torch
 from engine.model.state.cache import StateCache
 from engine.model.state.probe import probe
 from engine.model.state.slots import StateSlots
-from engine.model.trace import trace
+from engine.model.tracing.trace import trace
 from tests.support.zoo import SERVED, STATEFUL, tiny_model
 
 # What asks for states in each, which layers attend, and what starts anew with each chunk.

@@ -15,7 +15,7 @@ from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.settings import HttpSettings
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.status import OffPath
-from engine.model.driver import Driver
+from engine.model.machine.driver import Driver
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.nvml import Gpu, install
 from tests.support.scripted_engine import ScriptedEngine

@@ -1,0 +1,1 @@
+"""Models by name: the registry, and where their files are fetched from."""
