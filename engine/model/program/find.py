@@ -17,9 +17,10 @@ from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.state.modules import StateModules
 
-# The calls that torch repeats in models of a class. The small model that the gate reads first finds
-# them one by one, a pass each (9 for Gemma 3n), which takes seconds with billions of parameters.
-_sites: WeakKeyDictionary[type[PreTrainedModel], set[Site]] = WeakKeyDictionary()
+# The calls that torch repeats in the last model of a class that needed any. The small model that
+# the gate reads first finds them one by one, a pass each (9 for Gemma 3n), which would take seconds
+# each with billions of parameters.
+_known: WeakKeyDictionary[type[PreTrainedModel], frozenset[Site]] = WeakKeyDictionary()
 
 
 def find_graph(
@@ -48,24 +49,38 @@ def find_graph(
     Raises:
         UnreadableError: something unreadable cannot be repeated.
     """
-    opaque: tuple[type[nn.Module], ...] = ()
-    sites = _sites.setdefault(type(model), set())
-    experts = {type(module) for module in model.modules() if holds_experts(module)}
-    while True:
-        modules = experts.union(opaque)
-        recorded = capture(model, shape, modules, sites, max_positions, states, expansions)
-        try:
-            graph = read(recorded, frozenset(opaque), sites, max_positions, with_experts, compact)
-            return graph, recorded
-        except UnreadableError as error:
-            module = _next_opaque(recorded, error, opaque)
-            site = None if error.call is None else error.call.site
-            if module is not None:
-                opaque += (module,)
-            elif site is not None and site not in sites:
-                sites.add(site)
+    known = _known.get(type(model), frozenset())
+
+    def find(known: frozenset[Site]) -> tuple[Graph, Capture]:
+        opaque: tuple[type[nn.Module], ...] = ()
+        sites: frozenset[Site] = frozenset()
+        experts = {type(module) for module in model.modules() if holds_experts(module)}
+        while True:
+            modules = experts.union(opaque)
+            recorded = capture(model, shape, modules, sites, max_positions, states, expansions)
+            try:
+                whole = frozenset(opaque)
+                graph = read(recorded, whole, sites, max_positions, with_experts, compact)
+            except UnreadableError as error:
+                module = _next_opaque(recorded, error, opaque)
+                site = None if error.call is None else error.call.site
+                if module is not None:
+                    opaque += (module,)
+                elif site is not None and site not in sites:
+                    sites |= known if site in known else {site}
+                else:
+                    raise
             else:
-                raise
+                if sites:
+                    _known[type(model)] = sites
+                return graph, recorded
+
+    try:
+        return find(known)
+    except UnreadableError:
+        if not known:
+            raise
+    return find(frozenset())
 
 
 def _next_opaque(

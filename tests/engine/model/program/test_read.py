@@ -321,9 +321,10 @@ def test_calls_to_repeat_are_found_once_for_all_models_of_a_class(
 
     monkeypatch.setattr(find, "capture", counted)
     again, _ = found(tiny_model("gemma3n_text", num_hidden_layers=3, hidden_size=64))
-    # The second pass is that with modules to repeat.
-    assert len(passes) == 2
-    assert passes[0] == passes[1]
+    # The passes without anything to repeat, with all of the calls, and with modules.
+    assert len(passes) == 3
+    assert not passes[0]
+    assert passes[1] == passes[2]
     names = [[one.name for one in only(Opaque, one)] for one in (graph, again)]
     assert names[0] == names[1]
 
