@@ -72,7 +72,7 @@ class ChatCodec:
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
         """See `ChatEncoder.encode`."""
-        return self._encoder.run(PromptJob(tuple(messages), context, arguments))
+        return self._encoder.run(PromptJob(tuple(messages), context, dict(arguments)))
 
     def go_on(
         self,
@@ -112,7 +112,7 @@ class ChatCodec:
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
         """See `ChatEncoder.common_prefix`."""
-        return self._encoder.run(PrefixJob(tuple(messages), arguments))
+        return self._encoder.run(PrefixJob(tuple(messages), dict(arguments)))
 
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
         """See `ChatEncoder.encode_text`."""

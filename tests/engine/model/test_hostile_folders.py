@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from engine.api.client import LoadRequest
 from engine.api.errors import ModelError
@@ -436,11 +437,10 @@ def test_whatever_a_library_raises_is_told(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    target = getattr(folder_module, stage)
     if stage == "Vocabulary":
         monkeypatch.setattr(folder_module, stage, fail)
     else:
-        monkeypatch.setattr(target, "from_pretrained", fail)
+        monkeypatch.setattr(getattr(transformers, stage), "from_pretrained", fail)
     what = {
         "AutoConfig": WRONG.removesuffix(": "),
         "AutoTokenizer": "the tokenizer in {} is broken",
@@ -455,7 +455,7 @@ def test_what_ends_the_program_is_no_fault_of_a_folder(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(folder_module.AutoTokenizer, "from_pretrained", interrupt)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", interrupt)
     with pytest.raises(KeyboardInterrupt):
         load_model(LoadRequest(str(saved), device="cpu", num_blocks=40), lambda *_: None)
 

@@ -308,7 +308,7 @@ def test_packed_weights_of_another_build_are_removed(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for build in ("first", "second"):
-        monkeypatch.setattr(verdicts, "build", lambda build=build: build)
+        monkeypatch.setattr("engine.model.files.kept.build", lambda build=build: build)
         for model in ("one", "other"):
             save_checkpoint(tmp_path / model)
             load(tmp_path / model).close()
