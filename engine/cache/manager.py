@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from engine.api.block_map import BlockView
 from engine.api.config import EngineConfig
-from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import RequestState
 from engine.batch.plan import Request
 from engine.cache.host import HostPool
@@ -105,16 +103,14 @@ class KVCache:
         keeps_states: whether sequences have a state beside their keys and values.
 
     Attributes:
+        pinned: hashes of the blocks that `publish` protects from eviction (`engine.core.pins`).
         snapshots: snapshots of such states; None if the model has none.
         takes_snapshots: whether the pool has any.
     """
 
     def __init__(self, config: EngineConfig, key: str, *, keeps_states: bool = False) -> None:
         self.block_size = config.block_size
-        spare = config.num_blocks - config.blocks_for(config.max_model_len)
-        self._spare_for_pins = max(spare, 0)
-        self._pins: dict[str, list[bytes]] = {}
-        self._pinned: Counter[bytes] = Counter()
+        self.pinned: Set[bytes] = frozenset()
         self.index = PrefixIndex(config.num_blocks)
         self.pool = BlockPool(config.num_blocks, evicted=self.index.drop)
         # States are not swapped.
@@ -133,9 +129,9 @@ class KVCache:
         states, it ends at a snapshot.
         """
         self._hash_upto(request, request.num_known_tokens)
-        return self._found(request.block_hashes[: request.num_reusable_tokens // self.block_size])
+        return self.find(request.block_hashes[: request.num_reusable_tokens // self.block_size])
 
-    def _found(self, hashes: Sequence[bytes]) -> list[int]:
+    def find(self, hashes: Sequence[bytes]) -> list[int]:
         """The blocks of the longest prefix that a request could reuse."""
         blocks = []
         for hash in hashes:
@@ -154,30 +150,19 @@ class KVCache:
         If the model keeps states, a prompt is cut at its last full block and at the ends of pinned
         prefixes, and a chunk at the end of a block, because snapshots are of full blocks.
         """
-        if not self.takes_snapshots or not request.is_prefill:
+        if self.snapshots is None or not self.takes_snapshots or not request.is_prefill:
             return end
         size = self.block_size
-        cuts = [(request.num_tokens - 1) // size * size, *self._ends_of_pins(request, end)]
+        cuts = [(request.num_tokens - 1) // size * size]
+        if self.snapshots.num_pinned:
+            self._hash_upto(request, end)
+            hashes = request.block_hashes[: end // size]
+            cuts += [(i + 1) * size for i, hash in enumerate(hashes) if self.snapshots.wants(hash)]
         inside = [cut for cut in cuts if start < cut < end]
         if inside:
             return min(inside)
         aligned = end // size * size
         return aligned if start < aligned and end < request.num_tokens else end
-
-    def _ends_of_pins(self, request: Request, end: int) -> list[int]:
-        """The numbers of tokens, up to `end`, at which a pinned prefix of the request ends without
-        a snapshot.
-        """
-        assert self.snapshots is not None
-        if not self._pins:
-            return []
-        self._hash_upto(request, end)
-        return [
-            len(hashes) * self.block_size
-            for hashes in self._pins.values()
-            if request.block_hashes[len(hashes) - 1 : len(hashes)] == hashes[-1:]
-            and not self.snapshots.has(hashes[-1])
-        ]
 
     def keep_state(self, request: Request, num_tokens: int, snapshot: int) -> None:
         """Publish the snapshot of a request's state after `num_tokens` tokens, which end a block.
@@ -316,7 +301,7 @@ class KVCache:
             token_ids = array("I", request.token_ids(start, start + self.block_size))
             if self.index.add(block, Content(request.block_hashes[i], start, token_ids)):
                 self.pool.retain(block)
-                if request.block_hashes[i] in self._pinned:
+                if request.block_hashes[i] in self.pinned:
                     self.pool.pin(block)
         request.num_published = full
 
@@ -345,87 +330,13 @@ class KVCache:
         request.num_published = request.num_committed_tokens = 0
         return blocks
 
-    def pin(self, name: str, token_ids: Sequence[int]) -> int:
-        """Protect the full blocks of a prefix from eviction, from when they are first computed; if
-        the model keeps states, also the snapshot at its end.
-
-        Args:
-            name: for `unpin`; the prefix pinned under it before is unpinned.
-
-        Returns:
-            the number of full blocks of the prefix.
-
-        Raises:
-            InvalidRequestError: a request of the model's length would no longer fit beside what is
-                pinned, so that the head of the queue could wait for ever; or all snapshots would be
-                pinned. Nothing was changed.
-        """
-        hashes: list[bytes] = []
-        self._chain(hashes, token_ids)
-        others = {hash for pin, kept in self._pins.items() if pin != name for hash in kept}
-        wanted = len(others.union(hashes))
-        if wanted > self._spare_for_pins:
-            raise InvalidRequestError(
-                f"pinned prefixes would take {wanted} block{'s' * (wanted != 1)}; the pool has "
-                f"{self._spare_for_pins} beyond one sequence of the model's length",
-                "pin",
-            )
-        if self.snapshots is not None:
-            ends = {kept[-1] for pin, kept in self._pins.items() if pin != name}.union(hashes[-1:])
-            spare = max(self.snapshots.num_snapshots - 1, 0)
-            if len(ends) > spare:
-                raise InvalidRequestError(
-                    f"pinned prefixes would take {len(ends)} snapshots of states; snapshot_memory "
-                    f"has room for {spare} beyond one",
-                    "pin",
-                )
-        self.unpin(name)
-        self._pins[name] = hashes
-        self._pinned.update(hashes)
-        if self.snapshots is not None and hashes:
-            self.snapshots.pin(hashes[-1])
-        for hash in hashes:
-            block = self.index.find(hash)
-            if block is not None:
-                self.pool.pin(block)
-        return len(hashes)
-
-    def unpin(self, name: str) -> None:
-        """Make the blocks of a pinned prefix evictable again, its tail first; ignores an unknown
-        name.
-        """
-        hashes = self._pins.pop(name, [])
-        if self.snapshots is not None and hashes:
-            others = {kept[-1] for kept in self._pins.values()}
-            if hashes[-1] not in others:
-                self.snapshots.unpin(hashes[-1])
-        for hash in reversed(hashes):
-            self._pinned[hash] -= 1
-            if not self._pinned[hash]:
-                del self._pinned[hash]
-                block = self.index.find(hash)
-                if block is not None:
-                    self.pool.unpin(block)
-
-    def pins(self) -> list[tuple[str, int, int]]:
-        """The pinned prefixes: (name, number of blocks, number of computed blocks). If the model
-        keeps states, a block counts as computed if a snapshot follows it.
-        """
-
-        def computed(hashes: list[bytes]) -> int:
-            if self.snapshots is not None:
-                return len(self._found(hashes))
-            return sum(self.index.find(hash) is not None for hash in hashes)
-
-        return [(name, len(hashes), computed(hashes)) for name, hashes in self._pins.items()]
-
     def _hash_upto(self, request: Request, num_tokens: int) -> None:
         hashes = request.block_hashes
         if len(hashes) < num_tokens // self.block_size:
             token_ids = request.token_ids(len(hashes) * self.block_size, num_tokens)
-            self._chain(hashes, token_ids, request.cache_salt)
+            self.chain(hashes, token_ids, request.cache_salt)
 
-    def _chain(self, hashes: list[bytes], token_ids: Sequence[int], salt: str = "") -> None:
+    def chain(self, hashes: list[bytes], token_ids: Sequence[int], salt: str = "") -> None:
         """Append the hashes of the full blocks of `token_ids`, which follow the hashed tokens."""
         for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
             parent = hashes[-1] if hashes else root_hash(self._key, salt)

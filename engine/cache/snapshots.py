@@ -27,9 +27,18 @@ class SnapshotPool:
     def num_kept(self) -> int:
         return len(self._kept)
 
+    @property
+    def num_pinned(self) -> int:
+        """Pinned prefixes, with or without a snapshot."""
+        return len(self._pinned)
+
     def has(self, hash: bytes) -> bool:
         """Whether this prefix has a snapshot."""
         return hash in self._kept
+
+    def wants(self, hash: bytes) -> bool:
+        """Whether this prefix is pinned and has no snapshot yet."""
+        return hash in self._pinned and hash not in self._kept
 
     def hold(self, hash: bytes) -> int:
         """Protect the snapshot of a prefix from eviction until `release`; returns it."""

@@ -74,7 +74,7 @@ class EngineCore:
         self._runner = runner
         self._clock = clock
         cache = KVCache(config, key, keeps_states=bool(shape.state_bytes))
-        self.pins = Pins(cache)
+        self.pins = Pins(cache, config)
         block_bytes = shape.kv_bytes_per_token * config.block_size
         self._scheduler = Scheduler(cache, knobs, SwapCost(block_bytes, swap_rate))
         self._observer = Observer(card, shape, config, clock)

@@ -18,6 +18,7 @@ from engine.api.telemetry import BlockChange, BlockEvents, StepRecord
 from engine.api.waiting import Cause
 from engine.batch.plan import End, Request, StopFound, TokenOutput
 from engine.batch.shape import ModelShape
+from engine.cache.manager import KVCache
 from engine.cache.pool import BlockPool
 from engine.core.core import EngineCore
 from engine.scheduling.policies import POLICIES
@@ -67,6 +68,17 @@ def say(request: Request, token_ids: Sequence[int]) -> None:
     """Give a request outputs, as if steps had."""
     request.output_token_ids = array("I", token_ids)
     request.num_tokens = request.num_prompt_tokens + len(token_ids)
+
+
+def compute(cache: KVCache, request: Request, num_tokens: int) -> None:
+    """Allocate and publish blocks, as if a step had run."""
+    cache.extend(request, num_tokens)
+    request.num_computed_tokens = num_tokens
+    cache.publish(request, num_tokens)
+
+
+def let_go(cache: KVCache, request: Request) -> None:
+    cache.pool.release(cache.detach(request), request.ordinal)
 
 
 def states_of(blocks: BlockMap) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 import pytest
 
 from engine.api.config import EngineConfig
-from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import BlockChange
 from engine.batch.plan import Request
 from engine.cache.manager import KVCache
-from tests.support.harness import make_request, say
+from tests.support.harness import compute, let_go, make_request, say
 
 
 def make_cache(num_blocks: int = 8, block_size: int = 4) -> KVCache:
@@ -21,17 +19,6 @@ def make_cache(num_blocks: int = 8, block_size: int = 4) -> KVCache:
         num_blocks=num_blocks, block_size=block_size, max_model_len=64, max_num_seqs=4
     )
     return KVCache(config, "key")
-
-
-def compute(cache: KVCache, request: Request, num_tokens: int) -> None:
-    """Give blocks and publish, as if a step had run."""
-    cache.extend(request, num_tokens)
-    request.num_computed_tokens = num_tokens
-    cache.publish(request, num_tokens)
-
-
-def let_go(cache: KVCache, request: Request) -> None:
-    cache.pool.release(cache.detach(request), request.ordinal)
 
 
 def test_blocks_are_given_as_tokens_arrive() -> None:
@@ -87,16 +74,6 @@ def test_a_salt_that_spells_a_block_finds_no_chain_behind_it() -> None:
     compute(cache, make_request(1, tokens), 9)
     salted = make_request(2, tokens[4:], cache_salt="abcd" * 4)
     assert cache.match(salted) == []
-
-
-def test_a_pinned_prefix_is_of_those_without_a_salt() -> None:
-    cache = make_cache(num_blocks=32)
-    assert cache.pin("system", list(range(8))) == 2
-    for ordinal, salt in enumerate(("a", ""), start=1):
-        request = make_request(ordinal, range(11), cache_salt=salt)
-        compute(cache, request, 11)
-        let_go(cache, request)
-        assert [computed for _, _, computed in cache.pins()] == [0 if salt else 2]
 
 
 def test_the_hit_ends_where_the_tokens_differ_or_the_blocks_are_gone() -> None:
@@ -263,116 +240,6 @@ class TestFork:
         assert (cache.pool.num_cached, cache.pool.num_used) == (3, 0)
 
 
-class TestPins:
-    """Prefixes that are never evicted."""
-
-    def cache(self, num_blocks: int = 8, max_model_len: int = 16) -> KVCache:
-        config = EngineConfig(
-            num_blocks=num_blocks, block_size=4, max_model_len=max_model_len, max_num_seqs=4
-        )
-        return KVCache(config, "key")
-
-    def fill(self, cache: KVCache, ordinal: int) -> None:
-        """Take every block that can be had, and let all go again."""
-        count = cache.pool.num_available * 4
-        request = make_request(ordinal, range(1000 * ordinal, 1000 * ordinal + count))
-        compute(cache, request, count)
-        let_go(cache, request)
-
-    def run(self, cache: KVCache, ordinal: int, tokens: Sequence[int]) -> Request:
-        request = make_request(ordinal, tokens)
-        compute(cache, request, len(tokens))
-        return request
-
-    @pytest.mark.parametrize("when", ["before", "while it runs", "cached"])
-    def test_a_pinned_prefix_survives_pressure(self, when: str) -> None:
-        """Its two full blocks, whenever it was pinned; the partial last one has no name."""
-        cache = self.cache()
-        if when == "before":
-            assert cache.pin("system", range(10)) == 2
-            assert cache.pins() == [("system", 2, 0)]
-        request = self.run(cache, 1, range(10))
-        if when == "while it runs":
-            cache.pin("system", range(10))
-        let_go(cache, request)
-        if when == "cached":
-            cache.pin("system", range(10))
-        for ordinal in (2, 3):
-            self.fill(cache, ordinal)
-        assert cache.pins() == [("system", 2, 2)]
-        assert len(cache.match(make_request(9, range(11)))) == 2
-        assert (cache.pool.num_available, cache.pool.num_pinned) == (6, 2)
-        assert cache.pool.copy().states.count("p") == 2
-
-    def test_a_hit_on_pinned_blocks_takes_none_that_could_be_given(self) -> None:
-        cache = self.cache()
-        cache.pin("system", range(8))
-        let_go(cache, self.run(cache, 1, range(8)))
-        request = make_request(2, range(9))
-        hit = cache.match(request)
-        assert cache.num_obtainable(hit) == cache.num_obtainable([]) == 6
-        cache.adopt(request, hit)
-        assert cache.pool.num_used == 2
-        let_go(cache, request)
-        assert cache.pool.copy().states.count("p") == 2
-
-    def test_two_pins_may_share_a_prefix(self) -> None:
-        cache = self.cache()
-        cache.pin("one", range(8))
-        cache.pin("two", [*range(4), 50, 51, 52, 53])
-        for ordinal, tokens in enumerate(([*range(8)], [*range(4), 50, 51, 52, 53]), 1):
-            let_go(cache, self.run(cache, ordinal, tokens))
-        assert cache.pool.num_pinned == 3
-        cache.unpin("one")
-        assert cache.pool.num_pinned == 2
-        self.fill(cache, 3)
-        assert len(cache.match(make_request(8, [*range(4), 50, 51, 52, 53, 1]))) == 2
-        assert len(cache.match(make_request(9, range(9)))) == 1
-
-    def test_a_name_pins_one_prefix(self) -> None:
-        cache = self.cache()
-        cache.pin("system", range(8))
-        let_go(cache, self.run(cache, 1, range(8)))
-        assert cache.pin("system", range(100, 108)) == 2
-        assert cache.pins() == [("system", 2, 0)]
-        assert cache.pool.num_pinned == 0
-
-    @pytest.mark.parametrize(("tokens", "fits"), [(16, True), (19, True), (20, False)])
-    def test_room_for_a_sequence_of_the_model_s_length_must_be_left(
-        self, tokens: int, fits: bool
-    ) -> None:
-        """8 blocks, 4 for 16 tokens: 4 may be pinned, together."""
-        cache = self.cache()
-        cache.pin("one", range(4))
-        if fits:
-            assert cache.pin("two", range(100, 100 + tokens - 4)) == 3
-            return
-        with pytest.raises(InvalidRequestError) as caught:
-            cache.pin("two", range(100, 100 + tokens - 4))
-        assert caught.value.param == "pin"
-        assert caught.value.message == (
-            "pinned prefixes would take 5 blocks; the pool has 4 beyond one sequence of the "
-            "model's length"
-        )
-        assert cache.pins() == [("one", 1, 0)]
-
-    def test_what_two_pins_share_counts_once(self) -> None:
-        cache = self.cache()
-        cache.pin("one", range(12))
-        cache.pin("two", [*range(12), 1, 2, 3, 4])
-        with pytest.raises(InvalidRequestError):
-            cache.pin("three", range(100, 104))
-        cache.pin("two", range(4))
-        cache.pin("three", range(100, 104))
-        assert [name for name, _blocks, _computed in cache.pins()] == ["one", "two", "three"]
-
-    def test_a_pool_that_one_sequence_fills_pins_nothing(self) -> None:
-        cache = self.cache(num_blocks=3)
-        with pytest.raises(InvalidRequestError, match="would take 1 block; the pool has 0 beyond"):
-            cache.pin("system", range(4))
-        assert cache.pin("short", range(3)) == 0
-
-
 class TestEvictionOrder:
     """Least recently let go first; within a sequence its tail before its head."""
 
@@ -392,14 +259,11 @@ class TestEvictionOrder:
         evicted = cache.pool.take_events().blocks(BlockChange.EVICTED)
         assert evicted == (*tables[0][:0:-1], *tables[1][::-1], tables[0][0])
 
-    def test_an_unpinned_prefix_goes_tail_first(self) -> None:
-        cache = make_cache(num_blocks=32)
-        cache.pin("system", range(12))
-        request = make_request(1, range(12))
-        compute(cache, request, 12)
-        table = list(request.block_table)
-        let_go(cache, request)
-        cache.unpin("system")
-        cache.pool.take_events()
-        cache.extend(make_request(2, range(500, 628)), 128)
-        assert cache.pool.take_events().blocks(BlockChange.EVICTED) == tuple(table[::-1])
+    def test_what_is_free_goes_before_what_is_cached(self) -> None:
+        cache = make_cache(num_blocks=4)
+        first = make_request(1, range(9))
+        compute(cache, first, 9)
+        let_go(cache, first)
+        cache.extend(make_request(2, range(500, 508)), 8)
+        assert cache.pool.take_events().blocks(BlockChange.EVICTED) == ()
+        assert len(cache.match(make_request(3, range(9)))) == 2
