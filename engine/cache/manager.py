@@ -105,7 +105,6 @@ class KVCache:
     Attributes:
         pinned: hashes of the blocks that `publish` protects from eviction (`engine.core.pins`).
         snapshots: snapshots of such states; None if the model has none.
-        takes_snapshots: whether the pool has any.
     """
 
     def __init__(self, config: EngineConfig, key: str, *, keeps_states: bool = False) -> None:
@@ -116,7 +115,6 @@ class KVCache:
         # States are not swapped.
         self.host = HostPool(0 if keeps_states else config.num_host_blocks)
         self.snapshots = SnapshotPool(config.num_snapshots) if keeps_states else None
-        self.takes_snapshots = keeps_states and config.num_snapshots > 0
         self._key = key
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -128,7 +126,7 @@ class KVCache:
         The prefix never covers all tokens (`Request.num_reusable_tokens`). If the model keeps
         states, it ends at a snapshot.
         """
-        self._hash_upto(request, request.num_known_tokens)
+        self.hash_upto(request, request.num_known_tokens)
         return self.find(request.block_hashes[: request.num_reusable_tokens // self.block_size])
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:
@@ -143,40 +141,6 @@ class KVCache:
             while blocks and not self.snapshots.has(hashes[len(blocks) - 1]):
                 blocks.pop()
         return blocks
-
-    def row_end(self, request: Request, start: int, end: int) -> int:
-        """Where a row that could compute tokens [start, end) ends.
-
-        If the model keeps states, a prompt is cut at its last full block and at the ends of pinned
-        prefixes, and a chunk at the end of a block, because snapshots are of full blocks.
-        """
-        if self.snapshots is None or not self.takes_snapshots or not request.is_prefill:
-            return end
-        size = self.block_size
-        cuts = [(request.num_tokens - 1) // size * size]
-        if self.snapshots.num_pinned:
-            self._hash_upto(request, end)
-            hashes = request.block_hashes[: end // size]
-            cuts += [(i + 1) * size for i, hash in enumerate(hashes) if self.snapshots.wants(hash)]
-        inside = [cut for cut in cuts if start < cut < end]
-        if inside:
-            return min(inside)
-        aligned = end // size * size
-        return aligned if start < aligned and end < request.num_tokens else end
-
-    def keep_state(self, request: Request, num_tokens: int, snapshot: int) -> None:
-        """Publish the snapshot of a request's state after `num_tokens` tokens, which end a block.
-        Of those taken while it decodes, only the last is kept.
-        """
-        assert self.snapshots is not None
-        self._hash_upto(request, num_tokens)
-        hash = request.block_hashes[num_tokens // self.block_size - 1]
-        self.snapshots.retain(snapshot, hash)
-        # Recomputation after a preemption may end where the last snapshot was taken.
-        if num_tokens > request.num_prompt_tokens and request.last_state != hash:
-            if request.last_state is not None:
-                self.snapshots.forget(request.last_state)
-            request.last_state = hash
 
     def num_obtainable(self, hit: list[int]) -> int:
         """Blocks that can still be allocated once those of `hit` are held."""
@@ -294,7 +258,7 @@ class KVCache:
         full = num_tokens // self.block_size
         if full <= request.num_published:
             return
-        self._hash_upto(request, num_tokens)
+        self.hash_upto(request, num_tokens)
         for i in range(request.num_published, full):
             block = request.block_table[i]
             start = i * self.block_size
@@ -330,7 +294,8 @@ class KVCache:
         request.num_published = request.num_committed_tokens = 0
         return blocks
 
-    def _hash_upto(self, request: Request, num_tokens: int) -> None:
+    def hash_upto(self, request: Request, num_tokens: int) -> None:
+        """Extend `Request.block_hashes` to the full blocks of the first `num_tokens` tokens."""
         hashes = request.block_hashes
         if len(hashes) < num_tokens // self.block_size:
             token_ids = request.token_ids(len(hashes) * self.block_size, num_tokens)

@@ -17,6 +17,7 @@ from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.shares import Shares
+from engine.scheduling.states import States
 from engine.scheduling.swaps import Swaps
 
 # The running request with the largest key is preempted; of equals, the latest arrival.
@@ -37,8 +38,7 @@ class Books:
         swaps: victims whose computed tokens are in host memory.
         shares: slots reserved for users who hold few.
         copies: (source, target) blocks that the next plan copies first, by the target's request.
-        restores: for a request that continues from a snapshot with its first row: the prefix's hash
-            and the snapshot.
+        states: snapshots of sequences' states; None if the model keeps no states.
     """
 
     cache: KVCache
@@ -49,14 +49,7 @@ class Books:
     swaps: Swaps
     shares: Shares = field(default_factory=Shares)
     copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
-    restores: dict[Request, tuple[bytes, int]] = field(default_factory=dict)
-
-    def give_restore_up(self, request: Request) -> None:
-        """Release the snapshot that a request was to continue from, if there is one."""
-        if request in self.restores:
-            hash, _ = self.restores.pop(request)
-            assert self.cache.snapshots is not None
-            self.cache.snapshots.release(hash)
+    states: States | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,6 @@ class StepComposer:
         now: engine clock, seconds.
         budget: tokens left for this step.
         rows: rows planned so far, by request; a preemption removes its row.
-        saves: snapshots to take of requests' states.
         admitted: requests that got a slot in this step.
         preempted: requests that lost their blocks in this step.
         stranded: requests that cannot get a block although no other request holds one.
@@ -116,7 +108,6 @@ class StepComposer:
         self.now = now
         self.budget = self.max_budget = knobs.max_num_batched_tokens
         self.rows: dict[Request, Row] = {}
-        self.saves: dict[Request, int] = {}
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
         self.stranded: list[Request] = []
@@ -205,9 +196,11 @@ class StepComposer:
             count = min(count, limit)
         if count <= 0:
             return 0
-        cache = self._cache
-        end = cache.row_end(request, start, start + count)
-        count = end - start
+        cache, states = self._cache, self._books.states
+        end = start + count
+        if states is not None:
+            end = states.row_end(request, start, end)
+            count = end - start
         new_blocks: tuple[int, ...] = ()
         if end > len(request.block_table) * cache.block_size:
             missing = cache.missing(request, end)
@@ -221,11 +214,8 @@ class StepComposer:
             request.ordinal, start, count, new_blocks, samples, request.is_prefill
         )
         self.budget -= count
-        if cache.takes_snapshots and end % cache.block_size == 0 and self.knobs.prefix_caching:
-            assert cache.snapshots is not None
-            snapshot = cache.snapshots.allocate()
-            if snapshot is not None:
-                self.saves[request] = snapshot
+        if states is not None and self.knobs.prefix_caching:
+            states.save(request, end)
         return count
 
     def _make_room(self, request: Request, missing: int) -> bool:
@@ -287,9 +277,8 @@ class StepComposer:
             if request.host_blocks:
                 self._books.swaps.drop(request)  # The cache has as many of its tokens.
             cache.adopt(request, start.hit)
-            if cache.snapshots is not None and start.hit:
-                hash = request.block_hashes[len(start.hit) - 1]
-                self._books.restores[request] = hash, cache.snapshots.hold(hash)
+            if self._books.states is not None and start.hit:
+                self._books.states.restore(request, len(start.hit))
         if reserve:
             cache.reserve(request, request.max_tokens)
         if self._promised is not None:
@@ -409,10 +398,8 @@ class StepComposer:
         row = self.rows.pop(victim, None)
         if row is not None:
             self.budget += row.count
-        if victim in self.saves:
-            assert self._cache.snapshots is not None
-            self._cache.snapshots.drop(self.saves.pop(victim))
-        books.give_restore_up(victim)
+        if books.states is not None:
+            books.states.drop(victim)
         # Content that a plan has yet to copy is not there. The prefix it found when it was admitted
         # just now can be found again.
         owns = books.copies.pop(victim, None) is None and victim not in self.admitted

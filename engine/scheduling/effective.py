@@ -37,7 +37,7 @@ def effective(
         notes["static_batch_size"] = (most, f"{limit} allows no more")
     if (preemption := swaps.effective(knobs)) is not None:
         notes["preemption"] = preemption
-    if knobs.prefix_caching and cache.snapshots is not None and not cache.takes_snapshots:
+    if knobs.prefix_caching and cache.snapshots is not None and not cache.snapshots.num_snapshots:
         note = "no memory is set aside for states of prefixes (snapshot_memory)"
         notes["prefix_caching"] = (False, note)
     if policy.name != knobs.policy:

@@ -19,6 +19,7 @@ from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.policies import DEFAULT, POLICIES
 from engine.scheduling.queue import WaitingQueue
+from engine.scheduling.states import Save, States
 from engine.scheduling.swap_cost import SwapCost
 from engine.scheduling.swaps import NO_COPIES, Swaps
 
@@ -38,7 +39,7 @@ class Planned:
         swapped: those of `preempted` that are swapped out.
         swapped_out: requests whose blocks the plan copies to host memory.
         swapped_in: requests whose blocks the plan copies back.
-        snapshots: (request, snapshot): states that the plan saves.
+        saves: snapshots of states that the plan writes.
         prefix_queried_tokens, prefix_hit_tokens: tokens of requests admitted for the first time.
         budget: tokens that the policy allowed.
         given_slots, unused_slots: see `engine.api.telemetry.StepRecord`.
@@ -58,7 +59,7 @@ class Planned:
     swapped: tuple[Request, ...]
     swapped_out: tuple[Request, ...]
     swapped_in: tuple[Request, ...]
-    snapshots: tuple[tuple[Request, int], ...]
+    saves: tuple[Save, ...]
     prefix_queried_tokens: int
     prefix_hit_tokens: int
     budget: int
@@ -104,6 +105,7 @@ class Scheduler:
         self._swaps = Swaps(cache, swap_cost or SwapCost())
         waiting = ORDERS[knobs.order](knobs)
         self._books = Books(cache, self.running, waiting, self._groups, self._reclaim, self._swaps)
+        self._states = self._books.states = States(cache) if cache.snapshots is not None else None
         self._released: list[int] = []
         self._known: set[int] = set()
         self._arrived: list[Request] = []
@@ -213,9 +215,8 @@ class Scheduler:
     def take_back(self, planned: Planned) -> None:
         """Undo a failed step's progress: the tokens that its rows were to sample will not come."""
         self._reclaim.step_ended(planned.plan.step)
-        for _request, snapshot in planned.snapshots:
-            assert self.cache.snapshots is not None
-            self.cache.snapshots.drop(snapshot)
+        if self._states is not None:
+            self._states.step_failed(planned.saves)
         for request, row in zip(planned.requests, planned.plan.rows, strict=True):
             request.num_in_flight -= row.samples
             request.num_tokens -= row.samples
@@ -231,27 +232,9 @@ class Scheduler:
                 request.num_committed_tokens = end
                 if publish and end // size > request.num_published:
                     self.cache.publish(request, end)
-        if planned.snapshots:
-            self._keep_states(planned, publish=publish)
+        if self._states is not None:
+            self._states.step_ended(planned.saves, publish=publish)
         self._reclaim.step_ended(planned.plan.step)
-
-    def _keep_states(self, planned: Planned, *, publish: bool) -> None:
-        """Publish the snapshots of a step that ended."""
-        snapshots = self.cache.snapshots
-        assert snapshots is not None
-        of = {
-            request: (epoch, row)
-            for request, epoch, row in zip(
-                planned.requests, planned.epochs, planned.plan.rows, strict=True
-            )
-        }
-        for request, snapshot in planned.snapshots:
-            epoch, row = of[request]
-            is_same = request.state is RequestState.RUNNING and request.num_preemptions == epoch
-            if publish and is_same:
-                self.cache.keep_state(request, row.start + row.count, snapshot)
-            else:
-                snapshots.drop(snapshot)
 
     def doubtful(self, failed: Sequence[Planned]) -> list[Request]:
         """Running requests whose blocks may have wrong content now that these plans have failed.
@@ -289,7 +272,8 @@ class Scheduler:
             else:
                 self._reclaim.free(request.ordinal, blocks)
             self._forget([request])
-            self._books.give_restore_up(request)
+            if self._states is not None:
+                self._states.drop(request)
         else:
             self.waiting.remove(request)
         if request.host_blocks:
@@ -350,8 +334,7 @@ class Scheduler:
         out = back = NO_COPIES
         if self._swaps.out or self._swaps.back:
             out, back = self._swaps.drain()
-        waiting = self._books.restores
-        restores = [(r, waiting[r][1]) for r in requests if r in waiting] if waiting else []
+        restores, saves = self._states.drain(requests) if self._states is not None else ((), ())
         plan = StepPlan(
             step=self.step,
             rows=rows,
@@ -361,11 +344,9 @@ class Scheduler:
             copies=tuple(self._books.copies.values()),
             swaps_in=back.pairs,
             padding=self._groups.padding(composer.rows) if self._groups.live else (),
-            restores=tuple([(snapshot, request.ordinal) for request, snapshot in restores]),
-            saves=tuple([(r.ordinal, snapshot) for r, snapshot in composer.saves.items()]),
+            restores=restores,
+            saves=tuple([(save.request.ordinal, save.snapshot) for save in saves]),
         )
-        for request, _ in restores:
-            self._books.give_restore_up(request)
         if self._swaps.exist:
             self._swaps.cost.planned(self.step, rows, len(out.pairs) + len(back.pairs))
         self._released = []
@@ -386,7 +367,7 @@ class Scheduler:
             swapped=swapped,
             swapped_out=out.requests,
             swapped_in=back.requests,
-            snapshots=tuple(composer.saves.items()),
+            saves=saves,
             prefix_queried_tokens=queried,
             prefix_hit_tokens=hits,
             budget=composer.max_budget,

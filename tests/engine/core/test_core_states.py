@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.api.config import EngineConfig
+from engine.api.lifecycle import RequestState
+from engine.cache.manager import KVCache
+from engine.scheduling.states import States
 from tests.support.harness import CoreHarness, make_request, say
 
 PROMPT = list(range(10, 31))  # five blocks and one token
@@ -98,14 +102,18 @@ def test_a_victim_goes_on_from_its_last_snapshot() -> None:
 
 def test_what_is_computed_again_leaves_its_snapshot_where_it_was() -> None:
     """A victim may come to the end of the block where its last snapshot was taken once more."""
-    cache = harness().scheduler.cache
+    config = EngineConfig(num_blocks=16, block_size=4, num_snapshots=4, max_model_len=64)
+    cache = KVCache(config, "key", keeps_states=True)
     assert cache.snapshots is not None
+    states = States(cache)
     request = make_request(0, PROMPT)
     say(request, range(40, 50))
+    request.state = RequestState.RUNNING
     for _ in range(2):
-        snapshot = cache.snapshots.allocate()
-        assert snapshot is not None
-        cache.keep_state(request, 28, snapshot)
+        states.save(request, 28)
+        _restores, saves = states.drain([request])
+        assert len(saves) == 1
+        states.step_ended(saves, publish=True)
         assert cache.snapshots.has(request.block_hashes[6])
 
 
