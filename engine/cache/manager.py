@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from engine.api.block_map import BlockView
 from engine.api.config import EngineConfig
-from engine.api.lifecycle import RequestState
 from engine.batch.plan import Request
 from engine.cache.host import HostPool
 from engine.cache.pool import BlockPool
@@ -157,69 +156,6 @@ class KVCache:
         request.block_table = list(hit)
         request.num_published = len(hit)
         request.num_computed_tokens = request.num_committed_tokens = len(hit) * self.block_size
-
-    def restore(self, request: Request, hit: list[int]) -> list[tuple[int, int]]:
-        """Start the table of a swapped-out request with its cached prefix, and with blocks for the
-        rest of its tokens in host memory.
-
-        Returns:
-            (host block, block) to copy. The caller has checked that the pool has the blocks.
-        """
-        num_tokens, away = request.num_computed_tokens, request.host_blocks[len(hit) :]
-        self.adopt(request, hit)
-        blocks = self.pool.allocate(len(away), request.ordinal)
-        request.block_table += blocks
-        # The copied tokens are there only after the step that copies them, as after `fork`.
-        request.num_computed_tokens = num_tokens
-        return list(zip(away, blocks, strict=True))
-
-    def common(self, request: Request) -> int:
-        """How many leading tokens a request can reuse from the live one that it forks.
-
-        It never reuses all of its tokens (`Request.num_reusable_tokens`), and only tokens whose
-        step has ended.
-        """
-        source = request.fork_of
-        if source is None or source.state is not RequestState.RUNNING:
-            return 0
-        if source.cache_salt != request.cache_salt:
-            return 0
-        if self.snapshots is not None:
-            return 0  # The source's state is that after all of its tokens, or a snapshot.
-        limit = min(source.num_committed_tokens, request.num_reusable_tokens)
-        ours, theirs = request.token_ids(0, limit), source.token_ids(0, limit)
-        if ours == theirs:
-            return limit
-        return next(i for i in range(limit) if ours[i] != theirs[i])
-
-    def fork(self, request: Request, num_tokens: int) -> tuple[int, int] | None:
-        """Start a request's table with the tokens that `common` found (PagedAttention, SOSP'23,
-        section 4.4).
-
-        Full blocks are shared. A partly filled last block is copied, because the request writes
-        into it at once. This is the paper's copy on write, done at the first write.
-
-        Returns:
-            (source, target) of the copy, if there is one. The caller has checked that the pool has
-            a block for it.
-        """
-        source = request.fork_of
-        assert source is not None
-        full, rest = divmod(num_tokens, self.block_size)
-        for block in source.block_table[:full]:
-            self.pool.share(block, request.ordinal)
-        request.block_table = source.block_table[:full]
-        # This request may publish blocks that the source has not published yet.
-        request.num_published = min(full, source.num_published)
-        request.num_computed_tokens = num_tokens
-        # The copied tokens are there only after the step that copies them. A fork of this request
-        # has to wait for that.
-        request.num_committed_tokens = full * self.block_size
-        if not rest:
-            return None
-        copy = self.pool.allocate(1, request.ordinal)
-        request.block_table += copy
-        return source.block_table[full], copy[0]
 
     def missing(self, request: Request, num_tokens: int) -> int:
         """Blocks that a request still needs for `num_tokens` tokens, beyond its reserved ones."""

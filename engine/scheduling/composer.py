@@ -14,6 +14,7 @@ from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
 from engine.batch.plan import Request, Row
 from engine.cache.manager import KVCache, Reclaim
+from engine.scheduling.forks import Forks
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.shares import Shares
@@ -36,8 +37,8 @@ class Books:
         running: requests that hold a slot, in the order of admission.
         groups: request-level batches that run.
         swaps: victims whose computed tokens are in host memory.
+        forks: requests that start from the tokens of a live one.
         shares: slots reserved for users who hold few.
-        copies: (source, target) blocks that the next plan copies first, by the target's request.
         states: snapshots of sequences' states; None if the model keeps no states.
     """
 
@@ -47,9 +48,9 @@ class Books:
     groups: Groups
     reclaim: Reclaim
     swaps: Swaps
+    forks: Forks
+    states: States | None
     shares: Shares = field(default_factory=Shares)
-    copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
-    states: States | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +73,18 @@ class Start:
     restored: bool = False
 
     @staticmethod
-    def of(request: Request, cache: KVCache, *, prefix_caching: bool, may_fork: bool) -> Start:
+    def of(request: Request, books: Books, *, prefix_caching: bool, may_fork: bool) -> Start:
         """Choose the start that leaves the fewest tokens to compute.
 
         Args:
             may_fork: whether blocks may be copied for it.
         """
+        cache = books.cache
         hit = cache.match(request) if prefix_caching else []
         found = len(hit) * cache.block_size
         if request.host_blocks and request.num_computed_tokens > found:
             return Start(request.num_computed_tokens, hit, len(hit), restored=True)
-        common = cache.common(request) if may_fork and request.fork_of is not None else 0
+        common = books.forks.common(request) if may_fork else 0
         if common > found:
             return Start(common, [], common // cache.block_size, forks=True)
         return Start(found, hit, len(hit))
@@ -270,9 +272,7 @@ class StepComposer:
         if start.restored:
             self._books.swaps.restore(request, start.hit)
         elif start.forks:
-            copy = cache.fork(request, start.tokens)
-            if copy is not None:
-                self._books.copies[request] = copy
+            self._books.forks.start(request, start.tokens)
         else:
             if request.host_blocks:
                 self._books.swaps.drop(request)  # The cache has as many of its tokens.
@@ -335,11 +335,9 @@ class StepComposer:
             return Wait(Cause.SLOT, (self._num_taken, self.knobs.max_num_seqs))
         if tokens and self.budget <= 0:
             return Wait(Cause.BUDGET, (self.max_budget,))
-        source = request.fork_of
-        if tokens and source is not None and source.state is RequestState.RUNNING:
-            prompt = min(source.num_prompt_tokens, request.num_reusable_tokens)
-            waits = source.num_committed_tokens < prompt
-            if waits and source.token_ids(0, prompt) == request.token_ids(0, prompt):
+        if request.fork_of is not None and tokens:
+            source = self._books.forks.awaited(request)
+            if source is not None:
                 return Wait(Cause.FORK, of=source.request_id)
         if whole:
             count = request.num_tokens - start.tokens
@@ -379,7 +377,8 @@ class StepComposer:
 
     def _start(self, request: Request, *, may_fork: bool = True) -> Start:
         caching = self.knobs.prefix_caching
-        return Start.of(request, self._cache, prefix_caching=caching, may_fork=may_fork)
+        may_fork = may_fork and request.fork_of is not None
+        return Start.of(request, self._books, prefix_caching=caching, may_fork=may_fork)
 
     def preempt(
         self, victim: Request, *, keep: bool = True, needed_by: Request | None = None
@@ -402,7 +401,7 @@ class StepComposer:
             books.states.drop(victim)
         # Content that a plan has yet to copy is not there. The prefix it found when it was admitted
         # just now can be found again.
-        owns = books.copies.pop(victim, None) is None and victim not in self.admitted
+        owns = not books.forks.recall(victim) and victim not in self.admitted
         if victim in self.admitted:
             self.admitted.remove(victim)
         books.running.remove(victim)

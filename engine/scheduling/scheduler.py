@@ -15,6 +15,7 @@ from engine.batch.plan import NewSequence, Request, Row, StepPlan
 from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.effective import effective
+from engine.scheduling.forks import Forks
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.policies import DEFAULT, POLICIES
@@ -103,9 +104,18 @@ class Scheduler:
         self._reclaim = Reclaim(cache)
         self._groups = Groups()
         self._swaps = Swaps(cache, swap_cost or SwapCost())
-        waiting = ORDERS[knobs.order](knobs)
-        self._books = Books(cache, self.running, waiting, self._groups, self._reclaim, self._swaps)
-        self._states = self._books.states = States(cache) if cache.snapshots is not None else None
+        self._forks = Forks(cache)
+        self._states = States(cache) if cache.snapshots is not None else None
+        self._books = Books(
+            cache,
+            self.running,
+            ORDERS[knobs.order](knobs),
+            self._groups,
+            self._reclaim,
+            self._swaps,
+            self._forks,
+            self._states,
+        )
         self._released: list[int] = []
         self._known: set[int] = set()
         self._arrived: list[Request] = []
@@ -335,13 +345,14 @@ class Scheduler:
         if self._swaps.out or self._swaps.back:
             out, back = self._swaps.drain()
         restores, saves = self._states.drain(requests) if self._states is not None else ((), ())
+        copies, sources = self._forks.drain() if self._forks.copies else ((), ())
         plan = StepPlan(
             step=self.step,
             rows=rows,
             new=new,
             released=tuple(self._released),
             swaps_out=out.pairs,
-            copies=tuple(self._books.copies.values()),
+            copies=copies,
             swaps_in=back.pairs,
             padding=self._groups.padding(composer.rows) if self._groups.live else (),
             restores=restores,
@@ -352,8 +363,7 @@ class Scheduler:
         self._released = []
         seqs = {row.seq for row in rows}
         seqs.update(request.ordinal for request in back.requests)
-        seqs.update(r.fork_of.ordinal for r in self._books.copies if r.fork_of is not None)
-        self._books.copies.clear()
+        seqs.update(sources)
         for request in composer.admitted:
             request.fork_of = None  # It has copied what it could, so the source may be freed.
         self._reclaim.step_begins(plan.step, seqs)

@@ -97,8 +97,17 @@ class Swaps:
         return self.back.pop(victim, None) is not None
 
     def restore(self, request: Request, hit: list[int]) -> None:
-        """Make the next plan copy back the uncached tokens of a request that is admitted."""
-        self.back[request] = self._cache.restore(request, hit)
+        """Start the table of a request that is admitted with its cached prefix, and with blocks for
+        the rest of its tokens, which the next plan copies back. The caller has checked that the
+        pool has the blocks.
+        """
+        num_tokens, away = request.num_computed_tokens, request.host_blocks[len(hit) :]
+        self._cache.adopt(request, hit)
+        blocks = self._cache.pool.allocate(len(away), request.ordinal)
+        request.block_table += blocks
+        # The copied tokens are there only after the step that copies them, as after a fork.
+        request.num_computed_tokens = num_tokens
+        self.back[request] = list(zip(away, blocks, strict=True))
 
     def drop(self, request: Request) -> None:
         """Free the host blocks of a swapped-out request: it ends, or starts anew."""

@@ -9,8 +9,8 @@ import pytest
 from engine.api.config import EngineConfig
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import BlockChange
-from engine.batch.plan import Request
 from engine.cache.manager import KVCache
+from engine.scheduling.forks import Forks
 from tests.support.harness import compute, let_go, make_request, say
 
 
@@ -64,7 +64,7 @@ def test_only_requests_of_one_salt_find_each_other_s_blocks(
     second = make_request(2, range(11), cache_salt=ours, fork_of=first)
     assert cache.match(second) == ([0, 1] if is_hit else [])
     first.state, first.num_committed_tokens = RequestState.RUNNING, 11
-    assert cache.common(second) == (10 if is_hit else 0)
+    assert Forks(cache).common(second) == (10 if is_hit else 0)
 
 
 def test_a_salt_that_spells_a_block_finds_no_chain_behind_it() -> None:
@@ -187,57 +187,6 @@ class TestReserve:
         compute(cache, request, 6)
         assert cache.detach(request) == [3, 2, 1, 0]
         assert (request.block_table, request.reserved_blocks) == ([], [])
-
-
-class TestFork:
-    """A live request gives a copy what both have in common (SOSP'23, section 4.4)."""
-
-    def source(self, cache: KVCache, tokens: int, committed: int | None = None) -> Request:
-        request = make_request(1, range(tokens))
-        cache.extend(request, tokens)
-        request.state = RequestState.RUNNING
-        request.num_computed_tokens = tokens
-        request.num_committed_tokens = tokens if committed is None else committed
-        return request
-
-    @pytest.mark.parametrize(
-        ("prompt", "committed", "common"),
-        [
-            (range(10), 10, 9),  # one token has to run
-            (range(20), 10, 10),
-            (range(20), 6, 6),  # the step of the others has not ended
-            ([0, 1, 2, 99, 4], 10, 3),
-            ([99], 10, 0),
-            (range(1), 10, 0),
-            (range(10), 0, 0),
-        ],
-    )
-    def test_in_common_are_equal_tokens_whose_step_has_ended(
-        self, prompt: range | list[int], committed: int, common: int
-    ) -> None:
-        cache = make_cache()
-        source = self.source(cache, 10, committed)
-        assert cache.common(make_request(2, prompt, fork_of=source)) == common
-
-    def test_what_ends_with_a_block_needs_no_copy(self) -> None:
-        cache = make_cache()
-        source = self.source(cache, 8)
-        fork = make_request(2, range(9), fork_of=source)
-        assert cache.fork(fork, 8) is None
-        assert fork.block_table == source.block_table == [0, 1]
-
-    def test_a_fork_publishes_what_its_source_has_not(self) -> None:
-        """Prefix caching was off when the source was computed."""
-        cache = make_cache()
-        source = self.source(cache, 8)
-        fork = make_request(2, range(12), fork_of=source)
-        cache.fork(fork, 8)
-        assert fork.num_published == 0
-        compute(cache, fork, 12)
-        assert cache.match(make_request(3, range(13))) == fork.block_table
-        let_go(cache, fork)
-        let_go(cache, source)
-        assert (cache.pool.num_cached, cache.pool.num_used) == (3, 0)
 
 
 class TestEvictionOrder:

@@ -8,6 +8,7 @@ from engine.api.lifecycle import RequestState
 from engine.batch.plan import Request
 from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.composer import Books, StepComposer
+from engine.scheduling.forks import Forks
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import Priority
 from engine.scheduling.swap_cost import SwapCost
@@ -29,7 +30,16 @@ class Bench:
         self.groups = Groups()
         self.reclaim = Reclaim(self.cache)
         swaps = Swaps(self.cache, SwapCost())
-        self.books = Books(self.cache, self.running, self.waiting, self.groups, self.reclaim, swaps)
+        self.books = Books(
+            self.cache,
+            self.running,
+            self.waiting,
+            self.groups,
+            self.reclaim,
+            swaps,
+            Forks(self.cache),
+            None,
+        )
 
     def composer(self) -> StepComposer:
         return StepComposer(self.knobs, self.books)

@@ -251,7 +251,7 @@ class TestAdmit:
         bench.waiting.push(fork)
         composer = bench.composer()
         assert composer.admit(fork, 0)
-        assert (fork.num_computed_tokens, fork.block_table, bench.books.copies) == (0, [], {})
+        assert (fork.num_computed_tokens, fork.block_table, bench.books.forks.copies) == (0, [], {})
 
     def test_a_fork_that_is_preempted_at_once_is_not_copied(self) -> None:
         """By a policy that admits before it schedules what runs."""
@@ -262,9 +262,9 @@ class TestAdmit:
         bench.waiting.push(fork)
         composer = bench.composer()
         assert composer.admit(fork)
-        assert bench.books.copies
+        assert bench.books.forks.copies
         composer.preempt(fork)
-        assert (bench.books.copies, composer.admitted, list(composer.rows)) == ({}, [], [])
+        assert (bench.books.forks.copies, composer.admitted, list(composer.rows)) == ({}, [], [])
         bench.cache.pool.check([(1, source.block_table)])
 
     @pytest.mark.parametrize("state", ["RUNNING", "FINISHED"])

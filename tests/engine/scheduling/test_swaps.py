@@ -85,4 +85,4 @@ class TestSwap:
         bench.waiting.push(fork)
         assert bench.composer().admit(fork)
         bench.composer().preempt(fork)
-        assert (fork.num_computed_tokens, fork.host_blocks, bench.books.copies) == (0, [], {})
+        assert (fork.num_computed_tokens, fork.host_blocks, bench.books.forks.copies) == (0, [], {})
