@@ -2,8 +2,9 @@
 
 A policy decides who gets how many tokens in a step by asking the `StepComposer`, which alone gives
 blocks, slots and budget, preempts, and says why a request waits. docs/policies.md teaches the
-policies. Independent of the policy are the order of the queue (`queue`, `fair`, `shares`), the
-choice of whom to preempt (the knob `victim`), and how (`swaps`).
+policies. Independent of the policy are the order of the queue (`queue`, `orders`, `shares`),
+the choice of whom to preempt (the knob `victim`), and how (`swaps`); requests that share blocks
+with a live one (`forks`), and snapshots of states (`states`).
 
 A request that is not preempted keeps until its end the terms on which it was admitted, whatever
 policy comes after: the blocks reserved for it (`orca`, `static`, `dynamic`) and its group

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.api.knobs import Knobs
@@ -17,7 +16,6 @@ from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.forks import Forks
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
-from engine.scheduling.shares import Shares
 from engine.scheduling.states import States
 from engine.scheduling.swaps import Swaps
 
@@ -38,7 +36,6 @@ class Books:
         groups: request-level batches that run.
         swaps: victims whose computed tokens are in host memory.
         forks: requests that start from the tokens of a live one.
-        shares: slots reserved for users who hold few.
         states: snapshots of sequences' states; None if the model keeps no states.
     """
 
@@ -50,7 +47,6 @@ class Books:
     swaps: Swaps
     forks: Forks
     states: States | None
-    shares: Shares = field(default_factory=Shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +116,7 @@ class StepComposer:
         self._cache = books.cache
         self._watermark = int(knobs.watermark * books.cache.pool.num_blocks)
         self._promised: int | None = None
-        self._taken: Counter[str] = Counter()
-        if books.waiting.leaves_slots:
-            self._taken.update(one.origin.user for one in books.running)
-            books.shares.see(self._taken, books.waiting.users, now)
-            self._bar()
+        books.waiting.step_begins(books.running, self.num_slots, knobs.max_num_seqs, now)
 
     @property
     def running(self) -> Sequence[Request]:
@@ -161,11 +153,8 @@ class StepComposer:
         return len(self._books.running) + (groups.num_parked if groups.live else 0)
 
     def is_barred(self, request: Request) -> bool:
-        """Whether the free slots are reserved for users who hold fewer than the user of this
-        waiting request. A preempted request is never barred, because it had a slot.
-        """
-        is_new = request.state is RequestState.WAITING
-        return is_new and request.origin.user in self._books.waiting.barred
+        """Whether the free slots are reserved for others than this waiting request."""
+        return self._books.waiting.is_barred(request)
 
     @property
     def moved(self) -> int:
@@ -266,8 +255,6 @@ class StepComposer:
         if self.wait is not None:
             return False
         self._books.waiting.remove(request)
-        if not request.num_preemptions:
-            self._books.waiting.admitted(request)
         cache = self._cache
         if start.restored:
             self._books.swaps.restore(request, start.hit)
@@ -286,7 +273,7 @@ class StepComposer:
         request.state = RequestState.RUNNING
         self._books.running.append(request)
         self.admitted.append(request)
-        self._take(request, 1)
+        self._books.waiting.admitted(request, self.num_slots)
         self.schedule(request, limit)
         return True
 
@@ -354,20 +341,6 @@ class StepComposer:
             return Wait(Cause.BLOCKS, (need, max(free, 0), self._cache.pool.num_blocks))
         return None
 
-    def _take(self, request: Request, slots: int) -> None:
-        """Count slots that the request's user gained or lost."""
-        if self._books.waiting.leaves_slots:
-            self._taken[request.origin.user] += slots
-            self._taken = +self._taken
-            self._bar()
-
-    def _bar(self) -> None:
-        """Reserve the last slots for users who hold fewer, if the order does so."""
-        books = self._books
-        books.waiting.barred = books.shares.barred(
-            self._taken, self.num_slots, self.knobs.max_num_seqs, books.waiting.users
-        )
-
     def _promised_blocks(self) -> int:
         """Blocks that running requests still need for their known tokens."""
         if self._promised is None:
@@ -421,7 +394,7 @@ class StepComposer:
         victim.preempted_for = needed_by.request_id if needed_by not in (None, victim) else ""
         victim.state = RequestState.PREEMPTED
         books.waiting.push(victim)
-        self._take(victim, -1)
+        books.waiting.preempted(victim, self.num_slots)
         self.preempted.append(victim)
 
 

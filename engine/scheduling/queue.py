@@ -1,10 +1,10 @@
-"""WaitingQueue: waiting requests, the next one first, and the orders of the queue."""
+"""WaitingQueue: waiting requests, the next one first, and the default order of the queue."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import ClassVar
 
@@ -13,9 +13,6 @@ from engine.batch.plan import Request
 
 Key = tuple[float, float]
 Place = tuple[bool, Key, int]
-
-# In the order `shortest`, waiting for `ageing` seconds outweighs this many prompt tokens.
-_TOKENS_PER_AGE = 1000
 
 
 class WaitingQueue(ABC):
@@ -26,17 +23,13 @@ class WaitingQueue(ABC):
     Attributes:
         name: its value of the `order` knob.
         uses: knobs that act under this order only.
-        leaves_slots: whether the last slots are reserved for users who hold fewer.
-        barred: users whose requests get no slot now, except preempted ones.
     """
 
     name: ClassVar[str]
     uses: ClassVar[frozenset[str]] = frozenset()
-    leaves_slots: ClassVar[bool] = False
 
     def __init__(self, knobs: Knobs) -> None:
         self._knobs = knobs
-        self.barred: frozenset[str] = frozenset()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -44,11 +37,6 @@ class WaitingQueue(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Request]:
         """All waiting requests, in no particular order."""
-
-    @property
-    def users(self) -> Mapping[str, Sized]:
-        """Waiting requests by user, if the order distinguishes users."""
-        return {}
 
     @abstractmethod
     def push(self, request: Request) -> None: ...
@@ -69,11 +57,25 @@ class WaitingQueue(ABC):
     def head(self, count: int) -> list[Request]:
         """The next `count` requests, in order."""
 
-    def admitted(self, request: Request) -> None:  # noqa: B027  # most orders do no accounting
-        """Note that a request got its first slot; for orders that account for service."""
+    # For orders that account for service or reserve slots; the others ignore these.
+
+    def step_begins(  # noqa: B027
+        self, running: Sequence[Request], free: int, slots: int, now: float
+    ) -> None:
+        """Note the requests that hold slots, and how many slots of all are free, before a step."""
+
+    def admitted(self, request: Request, free: int) -> None:  # noqa: B027
+        """Note that a request got a slot, and how many are free now."""
+
+    def preempted(self, request: Request, free: int) -> None:  # noqa: B027
+        """Note that a request lost its slot, and how many are free now."""
 
     def served(self, requests: Iterable[Request]) -> None:  # noqa: B027
-        """Note that each of these gets an output token; for orders that account for service."""
+        """Note that each of these gets an output token."""
+
+    def is_barred(self, request: Request) -> bool:
+        """Whether the free slots are reserved for others than this waiting request."""
+        return False
 
 
 class SortedQueue(WaitingQueue):
@@ -133,15 +135,6 @@ def _place_of(entry: tuple[Place, Request]) -> Place:
     return entry[0]
 
 
-class Fcfs(SortedQueue):
-    """First come, first served, whatever the priority; a preempted request keeps its arrival."""
-
-    name = "fcfs"
-
-    def key(self, request: Request) -> Key:
-        return (0.0, 0.0)
-
-
 class Priority(SortedQueue):
     """Larger priorities first, and first come, first served within one.
 
@@ -162,20 +155,3 @@ class Priority(SortedQueue):
         if self._knobs.ageing:
             return (request.timings.arrival - request.priority * self._knobs.ageing, 0.0)
         return (-request.priority, 0.0)
-
-
-class Shortest(SortedQueue):
-    """Shortest prompt first. Preempted requests precede all others, because they lost their blocks.
-
-    With ageing, waiting for `ageing` seconds is worth 1,000 tokens, so that nothing starves.
-    """
-
-    name = "shortest"
-    uses = frozenset({"ageing"})
-
-    def key(self, request: Request) -> Key:
-        if request.num_preemptions:
-            return (0.0, 0.0)
-        ageing = self._knobs.ageing
-        aged = request.timings.arrival * _TOKENS_PER_AGE / ageing if ageing else 0.0
-        return (1.0, request.num_prompt_tokens + aged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sized
 
 # 1 / LEFT_PART of the slots is reserved for users who hold none: 2 of 32.
@@ -17,20 +18,30 @@ class Shares:
 
     A reply holds its slot to its end. A user whose chats pause between two requests would lose
     their slots, one by one, to another user's long replies, and queue for the last one.
+
+    Attributes:
+        barred: users who get none of the free slots.
     """
 
     def __init__(self) -> None:
         # The most slots that a user recently held or waited for, and when.
         self._most: dict[str, tuple[int, float]] = {}
+        self._taken: Counter[str] = Counter()
+        self._slots = 0
+        self.barred: frozenset[str] = frozenset()
 
-    def see(self, taken: Mapping[str, int], waiting: Mapping[str, Sized], now: float) -> None:
+    def see(
+        self, taken: Counter[str], slots: int, waiting: Mapping[str, Sized], now: float
+    ) -> None:
         """Update the most slots that each user recently held or waited for.
 
         Args:
             taken: slots by user.
+            slots: how many there are.
             waiting: requests that wait, by user.
             now: seconds.
         """
+        self._taken, self._slots = taken, slots
         since = now - RECENT_SECONDS
         for user, running in taken.items():
             count = running + len(waiting.get(user, ()))
@@ -41,15 +52,24 @@ class Shares:
         for user in gone:
             del self._most[user]
 
-    def barred(
-        self, taken: Mapping[str, int], free: int, slots: int, waiting: Container[str]
-    ) -> frozenset[str]:
-        """Users who get none of the free slots: those who hold one, if only a few are free; and
-        those who hold an equal share, if no more are free than others recently asked for.
+    def count(self, user: str, change: int) -> None:
+        """Count slots that a user got or lost since `see`."""
+        self._taken[user] += change
+        self._taken = +self._taken
+
+    def bar(self, free: int, waiting: Container[str]) -> None:
+        """Choose the users who get none of the free slots.
 
         Args:
             waiting: users who wait; the order decides whether they are next.
         """
+        self.barred = self._choose(free, waiting)
+
+    def _choose(self, free: int, waiting: Container[str]) -> frozenset[str]:
+        """Users who hold a slot, if only a few are free; and those who hold an equal share, if no
+        more are free than others recently asked for.
+        """
+        taken, slots = self._taken, self._slots
         left = slots // LEFT_PART
         if not 0 < free <= slots // RECENT_PART:
             return frozenset()

@@ -161,7 +161,6 @@ class Traffic:
         core, queue = self.engine.core, self.engine.scheduler.waiting
         core.set_priority(recent[pick % len(recent)], priority)
         anew = reorder(core._scheduler._ordered_by, queue)
-        anew.barred = queue.barred  # each plan sets it
         assert queue.head(1000) == anew.head(1000)
         core.check()
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from engine.api.knobs import Knobs
 from engine.api.origin import Origin
 from engine.batch.plan import Request
-from engine.scheduling.fair import OUTPUT_TOKEN, PROMPT_TOKEN, Fair
-from engine.scheduling.orders import reorder
+from engine.scheduling.orders import OUTPUT_TOKEN, PROMPT_TOKEN, Fair, reorder
 from engine.scheduling.shares import RECENT_SECONDS
 from tests.support.harness import CoreHarness, make_request
 
@@ -37,8 +36,7 @@ def admit(queue: Fair) -> Request:
     request = queue.first()
     assert request is not None
     queue.remove(request)
-    if not request.num_preemptions:
-        queue.admitted(request)
+    queue.admitted(request, 0)
     return request
 
 

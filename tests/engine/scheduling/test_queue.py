@@ -11,7 +11,8 @@ from engine.api.lifecycle import RequestTimings
 from engine.api.origin import Origin
 from engine.batch.plan import Request
 from engine.scheduling import orders
-from engine.scheduling.queue import Fcfs, Priority, Shortest, SortedQueue
+from engine.scheduling.orders import Fcfs, Shortest
+from engine.scheduling.queue import Priority, SortedQueue
 from tests.support.harness import CoreHarness, make_request
 
 ORDERS = [Fcfs, Priority, Shortest]
@@ -153,7 +154,7 @@ def test_after_changes_of_priority_the_order_is_that_of_a_queue_built_anew(
         first = queue.first()
         assert first is not None
         queue.remove(first)
-        queue.admitted(first)
+        queue.admitted(first, 0)
         waiting.remove(first)
     for which, priority in changes:
         request = waiting[which % len(waiting)]
