@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from engine.api.block_map import BlockView
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import DeviceLostError, ErrorInfo, cause_of
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
@@ -22,6 +19,7 @@ from engine.batch.plan import Runner, StopFound, TokenOutput
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
 from engine.core.draft import Draft
+from engine.core.failures import Failures
 from engine.core.ledger import NO_NOTES, KnobLedger
 from engine.core.observer import Observer
 from engine.core.pins import Pins
@@ -30,12 +28,6 @@ from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Planned, Scheduler
 from engine.scheduling.swap_cost import SwapCost
 from engine.structure.grammar import Grammar
-
-log = logging.getLogger(__name__)
-
-# So many failed steps in a row are not the fault of their requests. A device that is short of
-# memory fails at some prompts, and computes others in between.
-MOST_FAILURES = 8
 
 
 class EngineCore:
@@ -89,7 +81,7 @@ class EngineCore:
         )
         self._in_flight: deque[Planned] = deque()
         self._idle = True
-        self._num_failures = 0
+        self._failures = Failures(runner, self._scheduler, self._table, self.ledger)
 
     @property
     def records(self) -> Ring[StepRecord]:
@@ -272,7 +264,7 @@ class EngineCore:
         except Exception as error:
             self._step_failed(planned, error)
             return
-        self._num_failures = 0
+        self._failures.in_a_row = 0
         now = self._clock()
         ends, num_outputs = self._table.append_tokens(planned, result, now)
         self._scheduler.end_step(planned, publish=planned.knobs.prefix_caching)
@@ -281,36 +273,8 @@ class EngineCore:
         self._record(planned, result.times, num_outputs, now)
 
     def _step_failed(self, failed: Planned, error: Exception) -> None:
-        """Handle a step that raised. Its prompts are the likely cause, because they make one step
-        larger than the last: they end with the error, and decodes are recomputed. Without prompts
-        all its requests end, so that each failure ends at least one and a broken device cannot
-        loop.
-        """
-        if isinstance(error, DeviceLostError):
-            raise error
-        self._num_failures += 1
-        if self._num_failures == MOST_FAILURES:
-            raise DeviceLostError(
-                f"{MOST_FAILURES} steps failed one after the other, the last with {cause_of(error)}"
-            ) from error
-        log.error("step %d failed", failed.plan.step, exc_info=error)
-        voided = [failed]
-        while self._in_flight:  # Later steps used results that this one did not produce.
-            later = self._in_flight.popleft()
-            with contextlib.suppress(Exception):
-                self._runner.result(later.handle)
-            voided.append(later)
-        for planned in voided:
-            self._scheduler.take_back(planned)
-        both = zip(failed.requests, failed.plan.rows, strict=True)
-        rows = [(request, row) for request, row in both if request.finish_reason is None]
-        blamed = [request for request, row in rows if row.prefill] or [r for r, _row in rows]
-        doubtful = self._scheduler.doubtful(voided)
-        self._scheduler.preempt([r for r in doubtful if r not in blamed], self.ledger.knobs)
-        cause = f"{type(error).__name__}: {error}"
-        info = ErrorInfo("engine_error", f"the step that computed this request failed: {cause}")
-        for request in blamed:
-            self._table.end(request, FinishReason.ERROR, info)
+        """End the requests at fault, and have the others of this step and later ones recomputed."""
+        voided, cause = self._failures.handle(failed, self._in_flight, error)
         for planned in voided:
             self._record(planned, PhaseTimes(), 0, self._clock(), cause)
 

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import heapq
-import secrets
-from array import array
 from collections.abc import Callable, Sequence
 
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import (
-    DeadlineError,
-    EngineError,
-    ErrorInfo,
-    InvalidRequestError,
-    OverloadedError,
-)
+from engine.api.errors import DeadlineError, EngineError, ErrorInfo
 from engine.api.lifecycle import FinishReason, RequestState, RequestTimings, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Usage
 from engine.api.telemetry import Ended
 from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, End, Request, StepResult, TokenOutput
-from engine.batch.refusal import tell_refusal
-from engine.core.admission import (
-    check_deadline,
-    check_priority,
-    check_vocabulary,
-    max_output_tokens,
-)
+from engine.core.arrivals import Arrivals, refusal
 from engine.core.ledger import KnobLedger
 from engine.core.observer import Observer
 from engine.scheduling.scheduler import Planned, Scheduler
@@ -95,7 +81,6 @@ class RequestTable:
 
     Attributes:
         live: unfinished requests, by id.
-        arrivals: how many requests have arrived, without refused ones.
     """
 
     def __init__(
@@ -109,10 +94,8 @@ class RequestTable:
         clock: Callable[[], float],
     ) -> None:
         self.live: dict[str, Request] = {}
-        self.arrivals = 0
-        self._config = config
-        self._vocab_size = vocab_size
-        self._eos = eos_token_ids
+        self._arrivals = Arrivals(config, vocab_size, eos_token_ids, scheduler, ledger, self.live)
+        self._num_blocks = config.num_blocks
         self._scheduler = scheduler
         self._observer = observer
         self._ledger = ledger
@@ -143,78 +126,17 @@ class RequestTable:
         now = self._clock()
         arrival = now if arrival is None else arrival
         try:
-            request = self._request(submission, token_ids, sampling, arrival, grammar)
+            request = self._arrivals.make(submission, token_ids, sampling, arrival, grammar)
         except EngineError as error:
-            if isinstance(error, InvalidRequestError):
-                tell_refusal(submission, error)
             self._observer.refused()
-            usage = Usage(len(token_ids), 0, 0)
-            timings = Timings.of(RequestTimings(arrival, finished=now), 0)
-            end = End(FinishReason.ERROR, usage, timings, (), error.info())
-            self.emit(TokenOutput(submission.request_id, (), end))
+            timings = RequestTimings(arrival, finished=now)
+            self.emit(refusal(submission, len(token_ids), timings, error))
             return
-        self.arrivals = request.ordinal
         self.live[request.request_id] = request
         self._scheduler.add(request)
         if request.deadline is not None:
             self._deadlines.watch(request, len(self.live))
         self._observer.arrived(request, now)
-
-    def _request(
-        self,
-        submission: Submission,
-        token_ids: Sequence[int],
-        sampling: SamplingParams,
-        arrival: float,
-        grammar: Grammar | None,
-    ) -> Request:
-        """Make the request for a submission.
-
-        Raises:
-            InvalidRequestError: it can never be served.
-            OverloadedError: too many requests wait.
-        """
-        self._check_room(submission.request_id)
-        check_priority(submission.priority)
-        check_deadline(submission.deadline)
-        check_vocabulary(token_ids, self._vocab_size)
-        biased = [token_id for token_id, _ in sampling.logit_bias]
-        check_vocabulary(biased, self._vocab_size, "logit_bias")
-        if sampling.structure is not None and grammar is None:
-            raise InvalidRequestError(
-                "structure is stated, and nothing has compiled it for this model", "structure"
-            )
-        deadline, source = submission.deadline, submission.fork_of
-        return Request(
-            request_id=submission.request_id,
-            ordinal=self.arrivals + 1,
-            prompt_token_ids=array("I", token_ids),
-            sampling=sampling,
-            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
-            eos_token_ids=self._eos,
-            max_output_tokens=max_output_tokens(
-                self._config, len(token_ids), sampling, trims=submission.trims_max_tokens
-            ),
-            timings=RequestTimings(arrival),
-            origin=submission.origin,
-            priority=submission.priority,
-            deadline=None if deadline is None else arrival + deadline,
-            fork_of=None if source is None else self.live.get(source),
-            grammar=grammar,
-            cache_salt=submission.cache_salt,
-        )
-
-    def _check_room(self, request_id: str) -> None:
-        if request_id in self.live:
-            raise InvalidRequestError(
-                f"request_id is {request_id!r}; a request with this id has not ended yet",
-                "request_id",
-            )
-        queue_limit = self._ledger.knobs.queue_limit
-        if len(self._scheduler.waiting) >= queue_limit:
-            raise OverloadedError(
-                f"the queue is full, queue_limit is {queue_limit}; try again later", "queue_limit"
-            )
 
     def expire(self) -> None:
         """End the requests whose deadline passed while they waited."""
@@ -228,7 +150,7 @@ class RequestTable:
         """End requests that need a block when no other request holds one."""
         for request in requests:
             message = (
-                f"the KV pool of {self._config.num_blocks} blocks has none left for this request, "
+                f"the KV pool of {self._num_blocks} blocks has none left for this request, "
                 f"which holds all {len(request.block_table)} that are in use"
             )
             self.end(request, FinishReason.ERROR, ErrorInfo("engine_error", message))

@@ -89,6 +89,7 @@ class Scheduler:
         swap_cost: cost of swapping and recomputing; None if the size of blocks is unknown.
 
     Attributes:
+        books: what its parts share.
         running: requests that hold a slot, in the order of admission.
         head_wait: why the head of the queue waits, as of the last plan; None if none waits.
         wake_at: when the policy wants a plan even if nothing else happens; None if never.
@@ -101,20 +102,15 @@ class Scheduler:
         self.head_wait: Wait | None = None
         self.wake_at: float | None = None
         self.step = 0
-        self._reclaim = Reclaim(cache)
-        self._groups = Groups()
-        self._swaps = Swaps(cache, swap_cost or SwapCost())
-        self._forks = Forks(cache)
-        self._states = States(cache) if cache.snapshots is not None else None
-        self._books = Books(
-            cache,
-            self.running,
-            ORDERS[knobs.order](knobs),
-            self._groups,
-            self._reclaim,
-            self._swaps,
-            self._forks,
-            self._states,
+        self.books = Books(
+            cache=cache,
+            running=self.running,
+            waiting=ORDERS[knobs.order](knobs),
+            groups=Groups(),
+            reclaim=Reclaim(cache),
+            swaps=Swaps(cache, swap_cost or SwapCost()),
+            forks=Forks(cache),
+            states=States(cache) if cache.snapshots is not None else None,
         )
         self._released: list[int] = []
         self._known: set[int] = set()
@@ -132,7 +128,7 @@ class Scheduler:
     @property
     def waiting(self) -> WaitingQueue:
         """Waiting requests, in the order set by the knobs."""
-        return self._books.waiting
+        return self.books.waiting
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -159,7 +155,7 @@ class Scheduler:
         """
         self._follow_order(knobs)
         self.cache.pool.time = now
-        composer = StepComposer(knobs, self._books, now)
+        composer = StepComposer(knobs, self.books, now)
         if not knobs.paused:
             try:
                 if self._policy.name != knobs.policy:
@@ -182,8 +178,8 @@ class Scheduler:
 
     def observe(self, record: StepRecord) -> None:
         """Pass the record of a step that has ended to the policy."""
-        if self._swaps.exist:
-            self._swaps.cost.observe(record)
+        if self.books.swaps.exist:
+            self.books.swaps.cost.observe(record)
         try:
             self._policy.observe(record)
         except Exception as error:
@@ -205,7 +201,7 @@ class Scheduler:
             return
         used = ("order", "draining", *ORDERS[knobs.order].uses)
         if any(getattr(knobs, name) != getattr(self._ordered_by, name) for name in used):
-            self._books.waiting = reorder(knobs, self.waiting)
+            self.books.waiting = reorder(knobs, self.waiting)
         self._ordered_by = knobs
 
     def _why(self, composer: StepComposer, head: Request) -> Wait:
@@ -222,15 +218,6 @@ class Scheduler:
         stranded, self._stranded = self._stranded, []
         return stranded
 
-    def take_back(self, planned: Planned) -> None:
-        """Undo a failed step's progress: the tokens that its rows were to sample will not come."""
-        self._reclaim.step_ended(planned.plan.step)
-        if self._states is not None:
-            self._states.step_failed(planned.saves)
-        for request, row in zip(planned.requests, planned.plan.rows, strict=True):
-            request.num_in_flight -= row.samples
-            request.num_tokens -= row.samples
-
     def end_step(self, planned: Planned, *, publish: bool) -> None:
         """Process a step's end: publish the blocks it filled, free those that waited for it."""
         size, running = self.cache.block_size, RequestState.RUNNING
@@ -242,28 +229,13 @@ class Scheduler:
                 request.num_committed_tokens = end
                 if publish and end // size > request.num_published:
                     self.cache.publish(request, end)
-        if self._states is not None:
-            self._states.step_ended(planned.saves, publish=publish)
-        self._reclaim.step_ended(planned.plan.step)
-
-    def doubtful(self, failed: Sequence[Planned]) -> list[Request]:
-        """Running requests whose blocks may have wrong content now that these plans have failed.
-
-        Swaps in progress are dropped: earlier steps may not have written what was to be copied, and
-        the copies may not have been made.
-        """
-        swapped = [request for planned in failed for request in planned.swapped_out]
-        swapped += self._swaps.out
-        for request in swapped:
-            if request.state is RequestState.PREEMPTED and request.host_blocks:
-                self._swaps.drop(request)
-        touched = [r for planned in failed for r in (*planned.requests, *planned.swapped_in)]
-        everybody = dict.fromkeys(touched + swapped)
-        return [request for request in everybody if request.state is RequestState.RUNNING]
+        if self.books.states is not None:
+            self.books.states.step_ended(planned.saves, publish=publish)
+        self.books.reclaim.step_ended(planned.plan.step)
 
     def preempt(self, requests: Sequence[Request], knobs: Knobs) -> None:
         """Send running requests back to the queue for recomputation, between two steps."""
-        composer = StepComposer(knobs, self._books)
+        composer = StepComposer(knobs, self.books)
         for request in requests:
             composer.preempt(request, keep=False)
         self._forget(requests)
@@ -276,25 +248,25 @@ class Scheduler:
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
             blocks = self.cache.detach(request)
-            if request in self._groups.live:
-                for seq, freed in self._groups.leave(request, blocks):
-                    self._reclaim.free(seq, freed)
+            if request in self.books.groups.live:
+                for seq, freed in self.books.groups.leave(request, blocks):
+                    self.books.reclaim.free(seq, freed)
             else:
-                self._reclaim.free(request.ordinal, blocks)
+                self.books.reclaim.free(request.ordinal, blocks)
             self._forget([request])
-            if self._states is not None:
-                self._states.drop(request)
+            if self.books.states is not None:
+                self.books.states.drop(request)
         else:
             self.waiting.remove(request)
         if request.host_blocks:
-            self._swaps.drop(request)
+            self.books.swaps.drop(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
 
     def effective(self, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
         """Knobs that are ignored or whose effective value is not the requested one, and why."""
         return effective(
-            knobs, self._policy, len(self.running), self._groups, self._swaps, self.cache
+            knobs, self._policy, len(self.running), self.books.groups, self.books.swaps, self.cache
         )
 
     def wait_at(self, position: int) -> Wait:
@@ -308,10 +280,10 @@ class Scheduler:
             AssertionError: a block is lost, held twice, or counted wrongly.
         """
         tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in self.running]
-        tables += self._groups.parked_tables() + self._reclaim.pending_tables()
+        tables += self.books.groups.parked_tables() + self.books.reclaim.pending_tables()
         self.cache.pool.check(tables)
         assert not any(r.block_table or r.reserved_blocks for r in self.waiting)
-        self._swaps.check(self.running, tuple(self.waiting))
+        self.books.swaps.check(self.running, tuple(self.waiting))
         if self.cache.snapshots is not None:
             self.cache.snapshots.check()
 
@@ -342,10 +314,12 @@ class Scheduler:
         preempted, self._preempted = tuple(self._preempted), []
         swapped = tuple([request for request in preempted if request.host_blocks])
         out = back = NO_COPIES
-        if self._swaps.out or self._swaps.back:
-            out, back = self._swaps.drain()
-        restores, saves = self._states.drain(requests) if self._states is not None else ((), ())
-        copies, sources = self._forks.drain() if self._forks.copies else ((), ())
+        if self.books.swaps.out or self.books.swaps.back:
+            out, back = self.books.swaps.drain()
+        restores, saves = (
+            self.books.states.drain(requests) if self.books.states is not None else ((), ())
+        )
+        copies, sources = self.books.forks.drain() if self.books.forks.copies else ((), ())
         plan = StepPlan(
             step=self.step,
             rows=rows,
@@ -354,19 +328,19 @@ class Scheduler:
             swaps_out=out.pairs,
             copies=copies,
             swaps_in=back.pairs,
-            padding=self._groups.padding(composer.rows) if self._groups.live else (),
+            padding=self.books.groups.padding(composer.rows) if self.books.groups.live else (),
             restores=restores,
             saves=tuple([(save.request.ordinal, save.snapshot) for save in saves]),
         )
-        if self._swaps.exist:
-            self._swaps.cost.planned(self.step, rows, len(out.pairs) + len(back.pairs))
+        if self.books.swaps.exist:
+            self.books.swaps.cost.planned(self.step, rows, len(out.pairs) + len(back.pairs))
         self._released = []
         seqs = {row.seq for row in rows}
         seqs.update(request.ordinal for request in back.requests)
         seqs.update(sources)
         for request in composer.admitted:
             request.fork_of = None  # It has copied what it could, so the source may be freed.
-        self._reclaim.step_begins(plan.step, seqs)
+        self.books.reclaim.step_begins(plan.step, seqs)
         given, unused = self._slots()
         return Planned(
             plan=plan,
@@ -413,9 +387,9 @@ class Scheduler:
                 for r in self.running
             ]
         )
-        kept = self._reclaim.pending_tables()
-        if self._groups.live:
-            kept += self._groups.parked_tables()
+        kept = self.books.reclaim.pending_tables()
+        if self.books.groups.live:
+            kept += self.books.groups.parked_tables()
         if kept:  # Their owners do not run, so only blocks that running requests share are needed.
             needed = {block for request in self.running for block in request.block_table}
             unused += size * len({b for _seq, blocks in kept for b in blocks} - needed)

@@ -44,7 +44,7 @@ def draw(chats: Sequence[Chat], num_blocks: int = 24, **options: object) -> str:
                 requests[chat.name] = _submit(harness, chat)
         before, moment = len(harness.runner.plans), harness.clock.now
         ended = {r for r in requests.values() if r.state is RequestState.FINISHED}
-        parked = {seq for seq, _blocks in harness.scheduler._groups.parked_tables()}
+        parked = {seq for seq, _blocks in harness.scheduler.books.groups.parked_tables()}
         harness.step()
         plans = harness.runner.plans[before:]
         harness.clock.now = moment + STEP_SECONDS

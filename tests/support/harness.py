@@ -398,7 +398,7 @@ class CoreHarness:
         assert replay.states == pool.copy().states
         held: dict[int, list[int]] = {}
         tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in scheduler.running]
-        tables += scheduler._groups.parked_tables() + scheduler._reclaim.pending_tables()
+        tables += scheduler.books.groups.parked_tables() + scheduler.books.reclaim.pending_tables()
         for seq, blocks in tables:
             for block in blocks:
                 held.setdefault(block, []).append(seq)

@@ -14,7 +14,7 @@ from engine.api.sampling import SamplingParams
 from engine.api.waiting import in_words
 from engine.batch.plan import End, Request
 from engine.core.admission import MAX_DEADLINE
-from engine.core.core import MOST_FAILURES
+from engine.core.failures import MOST_FAILURES
 from tests.support.harness import CoreHarness
 from tests.support.scripted_runner import reference
 

@@ -18,7 +18,7 @@ from engine.api.errors import InvalidConfigError
 from engine.api.knobs import FILL_NAMES, PREEMPTION_NAMES, VICTIM_NAMES
 from engine.api.lifecycle import FinishReason
 from engine.api.origin import Origin
-from engine.core.core import MOST_FAILURES
+from engine.core.failures import MOST_FAILURES
 from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.policies import POLICIES
 from tests.support.harness import CoreHarness
@@ -171,10 +171,10 @@ class Traffic:
         failing = [
             one for one in runner.fail_submits | runner.fail_steps if one >= len(runner.plans)
         ]
-        if core._num_failures + len(failing) >= MOST_FAILURES - 1:
+        if core._failures.in_a_row + len(failing) >= MOST_FAILURES - 1:
             return  # so many in a row end the engine
         if kind == "nan":
-            runner.nan_seqs.add(core._table.arrivals - 2 + ahead)
+            runner.nan_seqs.add(core._table._arrivals.count - 2 + ahead)
         else:
             (runner.fail_submits if kind == "submit" else runner.fail_steps).add(
                 len(runner.plans) + ahead

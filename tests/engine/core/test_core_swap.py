@@ -151,11 +151,11 @@ class TestSwap:
         engine.step()
         scheduler, knobs = engine.scheduler, engine.core.ledger.knobs
         first, second = scheduler.running
-        assert scheduler._swaps.swap_out(first, [second], knobs)
-        scheduler._swaps.drop(first)
-        assert scheduler._swaps.swap_out(second, [first], knobs)
-        assert list(scheduler._swaps.out) == [second]
-        scheduler._swaps.drop(second)
+        assert scheduler.books.swaps.swap_out(first, [second], knobs)
+        scheduler.books.swaps.drop(first)
+        assert scheduler.books.swaps.swap_out(second, [first], knobs)
+        assert list(scheduler.books.swaps.out) == [second]
+        scheduler.books.swaps.drop(second)
         engine.core.abort_all()
         engine.finish()
 
@@ -234,7 +234,7 @@ class TestWithoutRow:
                 engine.core._commit()
         assert [bool(f.plan.swaps_in) for f in engine.core._in_flight] == [True]
         engine.core.abort_all()
-        assert engine.scheduler._reclaim.num_pending == 7 + 2  # both of the batch
+        assert engine.scheduler.books.reclaim.num_pending == 7 + 2  # both of the batch
         engine.core.change_knobs({"policy": "stall_free"}, "test")
         engine.submit("d", list(range(60, 90)), 3)
         engine.finish()

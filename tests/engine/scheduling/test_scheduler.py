@@ -14,6 +14,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.waiting import in_words
 from engine.batch.plan import Request, Row
 from engine.cache.manager import KVCache
+from engine.core.failures import drop_doubtful, undo
 from engine.scheduling.composer import Policy, StepComposer
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import DEFAULT, POLICIES, policy_names
@@ -142,10 +143,10 @@ def test_a_copy_that_no_plan_has_yet_is_given_up_when_a_step_fails() -> None:
     knobs = replace(knobs, preemption="swap")
     request = add(scheduler, 1)
     planned = plan(scheduler, knobs)
-    StepComposer(knobs, scheduler._books).preempt(request)
+    StepComposer(knobs, scheduler.books).preempt(request)
     assert request.host_blocks
-    scheduler.take_back(planned)
-    assert scheduler.doubtful([planned]) == []
+    undo(scheduler.books, planned)
+    assert drop_doubtful(scheduler.books, [planned]) == []
     assert (request.host_blocks, request.num_computed_tokens) == ([], 0)
     scheduler.check()
 

@@ -72,7 +72,7 @@ class LinearEngine:
 
     def submit(self, name: str, prompt: int | list[int], output: int, arrival: float) -> None:
         """A request with a prompt like no other's, or the one that is given."""
-        number = self.core._table.arrivals + 1
+        number = self.core._table._arrivals.count + 1
         ids = [number] * prompt if isinstance(prompt, int) else prompt
         sampling = SamplingParams(temperature=0.0, min_tokens=output, max_tokens=output)
         self.core.submit(Submission(request_id=name), ids, sampling, arrival)
@@ -210,7 +210,7 @@ def test_a_late_prompt_gets_its_share(present: int) -> None:
     others = 0
     while True:
         while engine.core.num_unfinished < present:
-            engine.submit(f"{engine.core._table.arrivals}", 20, 2, engine.clock())
+            engine.submit(f"{engine.core._table._arrivals.count}", 20, 2, engine.clock())
         ended = {output.request_id for output in engine.core.step() if output.end}
         if "long" in ended:
             break
