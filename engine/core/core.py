@@ -244,8 +244,7 @@ class EngineCore:
             if request.timings.first_scheduled is None:
                 self._observer.scheduled(request, now)
         planned.plan_time = now - start
-        planned.running = len(self._scheduler.running)
-        planned.waiting = len(self._scheduler.waiting)
+        self._observer.planned(planned, self._scheduler.books)
         try:
             planned.handle = self._runner.submit(planned.plan)
         except Exception as error:

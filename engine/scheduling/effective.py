@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, Knobs
-from engine.cache.manager import KVCache
-from engine.scheduling.composer import Policy
-from engine.scheduling.groups import Groups
+from engine.scheduling.composer import Books, Policy
 from engine.scheduling.orders import ORDERS
-from engine.scheduling.swaps import Swaps
 
 
-def effective(
-    knobs: Knobs,
-    policy: Policy,
-    num_running: int,
-    groups: Groups,
-    swaps: Swaps,
-    cache: KVCache,
-) -> dict[str, tuple[KnobValue, str]]:
+def effective(knobs: Knobs, policy: Policy, books: Books) -> dict[str, tuple[KnobValue, str]]:
     """Knobs that are ignored or whose value in force differs from the requested one, and why.
 
     Args:
         policy: the policy that composed the last step.
     """
+    cache, num_running = books.cache, len(books.running)
     notes: dict[str, tuple[KnobValue, str]] = {}
     users = {"policy": (policy.name, policy.uses)}
     users["order"] = (knobs.order, ORDERS[knobs.order].uses)
@@ -35,14 +26,14 @@ def effective(
     most = int(getattr(knobs, limit))
     if "static_batch_size" in policy.uses and knobs.static_batch_size > most:
         notes["static_batch_size"] = (most, f"{limit} allows no more")
-    if (preemption := swaps.effective(knobs)) is not None:
+    if (preemption := books.swaps.effective(knobs)) is not None:
         notes["preemption"] = preemption
     if knobs.prefix_caching and cache.snapshots is not None and not cache.snapshots.num_snapshots:
         note = "no memory is set aside for states of prefixes (snapshot_memory)"
         notes["prefix_caching"] = (False, note)
     if policy.name != knobs.policy:
         notes["policy"] = (policy.name, "takes effect with the next step")
-    excess = num_running + groups.num_parked - knobs.max_num_seqs
+    excess = num_running + books.groups.num_parked - knobs.max_num_seqs
     if excess > 0:
         note = f"{excess} more than asked for still run"
         notes["max_num_seqs"] = (knobs.max_num_seqs + excess, note)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.api.knob_spec import KnobValue
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.telemetry import StepRecord
@@ -14,7 +13,6 @@ from engine.api.waiting import Cause, Wait
 from engine.batch.plan import NewSequence, Request, Row, StepPlan
 from engine.cache.manager import KVCache, Reclaim
 from engine.scheduling.composer import Books, StepComposer
-from engine.scheduling.effective import effective
 from engine.scheduling.forks import Forks
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
@@ -43,12 +41,12 @@ class Planned:
         saves: snapshots of states that the plan writes.
         prefix_queried_tokens, prefix_hit_tokens: tokens of requests admitted for the first time.
         budget: tokens that the policy allowed.
-        given_slots, unused_slots: see `engine.api.telemetry.StepRecord`.
         knobs: the knobs in force.
         head_wait: why the head of the queue waits.
         start: engine clock when the planning began, seconds.
         plan_time: seconds that the planning took.
         running, waiting: numbers of requests after the planning.
+        given_slots, unused_slots: see `engine.api.telemetry.StepRecord`.
         handle: the runner's handle, for `Runner.result`.
     """
 
@@ -64,22 +62,15 @@ class Planned:
     prefix_queried_tokens: int
     prefix_hit_tokens: int
     budget: int
-    given_slots: int
-    unused_slots: int
     knobs: Knobs
     head_wait: Wait | None
     start: float
     plan_time: float = 0.0
     running: int = 0
     waiting: int = 0
+    given_slots: int = 0
+    unused_slots: int = 0
     handle: object = None
-
-    @property
-    def num_structured(self) -> int:
-        """Rows that sample a token of a structured reply."""
-        # 8 us for 256 rows without a structure; a generator expression takes 50 us.
-        both = zip(self.requests, self.plan.rows, strict=True)
-        return sum([row.samples for request, row in both if request.grammar is not None])
 
 
 class Scheduler:
@@ -91,6 +82,7 @@ class Scheduler:
     Attributes:
         books: what its parts share.
         running: requests that hold a slot, in the order of admission.
+        policy: composed the last step.
         head_wait: why the head of the queue waits, as of the last plan; None if none waits.
         wake_at: when the policy wants a plan even if nothing else happens; None if never.
         step: number of the last step planned.
@@ -119,9 +111,9 @@ class Scheduler:
         self._preempted: list[Request] = []
         self._stranded: list[Request] = []
         try:
-            self._policy = POLICIES[knobs.policy]()
+            self.policy = POLICIES[knobs.policy]()
         except Exception:  # The first step tries again, and reports what is raised.
-            self._policy = POLICIES[DEFAULT]()
+            self.policy = POLICIES[DEFAULT]()
         self._failure = ""
         self._ordered_by = knobs
 
@@ -158,12 +150,12 @@ class Scheduler:
         composer = StepComposer(knobs, self.books, now)
         if not knobs.paused:
             try:
-                if self._policy.name != knobs.policy:
+                if self.policy.name != knobs.policy:
                     self._failure = ""
-                    self._policy = POLICIES[knobs.policy]()
+                    self.policy = POLICIES[knobs.policy]()
                     self._arrived = sorted(self.waiting, key=lambda request: request.ordinal)
                 composer.arrived, self._arrived = self._arrived, []
-                self._policy.compose(composer)
+                self.policy.compose(composer)
             except Exception as error:  # The rows planned so far can still run.
                 self._policy_failed(knobs.policy, error)
         head = self.waiting.first()
@@ -181,9 +173,9 @@ class Scheduler:
         if self.books.swaps.exist:
             self.books.swaps.cost.observe(record)
         try:
-            self._policy.observe(record)
+            self.policy.observe(record)
         except Exception as error:
-            self._policy_failed(self._policy.name, error)
+            self._policy_failed(self.policy.name, error)
 
     def take_failure(self) -> str:
         """Remove and return the policy's failure since the last call; empty if there was none."""
@@ -210,7 +202,7 @@ class Scheduler:
             composer.halt(head)
             or composer.wait
             or composer.wait_of(head)
-            or Wait(Cause.POLICY, of=f"held by {self._policy.name}")
+            or Wait(Cause.POLICY, of=f"held by {self.policy.name}")
         )
 
     def take_stranded(self) -> list[Request]:
@@ -262,12 +254,6 @@ class Scheduler:
             self.books.swaps.drop(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
-
-    def effective(self, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
-        """Knobs that are ignored or whose effective value is not the requested one, and why."""
-        return effective(
-            knobs, self._policy, len(self.running), self.books.groups, self.books.swaps, self.cache
-        )
 
     def wait_at(self, position: int) -> Wait:
         """Why the request at `position` of the queue, from 0, waits."""
@@ -341,7 +327,6 @@ class Scheduler:
         for request in composer.admitted:
             request.fork_of = None  # It has copied what it could, so the source may be freed.
         self.books.reclaim.step_begins(plan.step, seqs)
-        given, unused = self._slots()
         return Planned(
             plan=plan,
             requests=requests,
@@ -355,8 +340,6 @@ class Scheduler:
             prefix_queried_tokens=queried,
             prefix_hit_tokens=hits,
             budget=composer.max_budget,
-            given_slots=given,
-            unused_slots=unused,
             knobs=composer.knobs,
             head_wait=self.head_wait,
             start=composer.now,
@@ -374,26 +357,6 @@ class Scheduler:
                 request.num_in_flight += 1
                 request.num_tokens += 1
         return tuple(new)
-
-    def _slots(self) -> tuple[int, int]:
-        """(token slots of used blocks, how many of them hold no token that is still needed).
-
-        A shared block is full, so a slot that a request has not filled yet belongs to it alone.
-        """
-        size = self.cache.block_size
-        unused = sum(
-            [
-                (len(r.block_table) + len(r.reserved_blocks)) * size - r.num_computed_tokens
-                for r in self.running
-            ]
-        )
-        kept = self.books.reclaim.pending_tables()
-        if self.books.groups.live:
-            kept += self.books.groups.parked_tables()
-        if kept:  # Their owners do not run, so only blocks that running requests share are needed.
-            needed = {block for request in self.running for block in request.block_table}
-            unused += size * len({b for _seq, blocks in kept for b in blocks} - needed)
-        return self.cache.pool.num_used * size, unused
 
 
 def _is_prefill(item: tuple[Request, Row]) -> bool:

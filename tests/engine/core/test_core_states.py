@@ -69,8 +69,7 @@ def test_without_a_snapshot_blocks_alone_are_no_hit() -> None:
     engine = harness(num_snapshots=0)
     served(engine, "a", PROMPT)
     assert served(engine, "b", PROMPT) == 0
-    state = engine.core.ledger.states(engine.scheduler.effective(engine.core.ledger.knobs))
-    notes = {knob.name: knob.note for knob in state}
+    notes = {knob.name: knob.note for knob in engine.snapshot().knobs}
     assert "snapshot_memory" in notes["prefix_caching"]
 
 

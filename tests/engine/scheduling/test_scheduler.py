@@ -16,6 +16,7 @@ from engine.batch.plan import Request, Row
 from engine.cache.manager import KVCache
 from engine.core.failures import drop_doubtful, undo
 from engine.scheduling.composer import Policy, StepComposer
+from engine.scheduling.effective import effective
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import DEFAULT, POLICIES, policy_names
 from engine.scheduling.scheduler import Planned, Scheduler
@@ -60,7 +61,7 @@ def end_step(scheduler: Scheduler, planned: Planned) -> None:
 
 def held_up(scheduler: Scheduler, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
     """Knobs that are not in force, but for those that policy or order ignore."""
-    notes = scheduler.effective(knobs)
+    notes = effective(knobs, scheduler.policy, scheduler.books)
     return {name: note for name, note in notes.items() if not note[1].startswith("ignored by ")}
 
 
@@ -89,14 +90,17 @@ def test_the_policy_changes_with_its_knob(monkeypatch: pytest.MonkeyPatch) -> No
     other = Knobs(policy="last_first", max_num_seqs=4, prefill_chunk=3)
     planned = plan(scheduler, other)
     assert [row.seq for row in planned.plan.rows] == [2, 1]
-    notes = scheduler.effective(other)
+    notes = effective(other, scheduler.policy, scheduler.books)
     assert notes["prefill_chunk"] == (3, "ignored by last_first")
     assert "max_partial_prefills" not in notes
     assert in_words(scheduler.head_wait) == "held by last_first"
-    assert scheduler.effective(knobs)["policy"] == ("last_first", "takes effect with the next step")
+    assert effective(knobs, scheduler.policy, scheduler.books)["policy"] == (
+        "last_first",
+        "takes effect with the next step",
+    )
     end_step(scheduler, planned)
     assert [row.seq for row in plan(scheduler, knobs).plan.rows] == [1, 2]
-    assert "prefill_chunk" not in scheduler.effective(knobs)
+    assert "prefill_chunk" not in effective(knobs, scheduler.policy, scheduler.books)
 
 
 def test_a_sequence_is_new_once_and_released_once() -> None:
@@ -212,7 +216,7 @@ def test_a_knob_without_effect_says_who_ignores_it() -> None:
             for spec in KNOB_SPECS
             if spec.acts != "always" and spec.name not in uses[spec.acts]
         }
-        notes = scheduler.effective(knobs)
+        notes = effective(knobs, scheduler.policy, scheduler.books)
         assert ignored == {
             name: notes[name] for name in notes if name not in held_up(scheduler, knobs)
         }

@@ -66,7 +66,7 @@ class LinearEngine:
         )
         self.core, self.clock = self.simulated.core, self.simulated.clock
         if taught:
-            policy = self.core._scheduler._policy
+            policy = self.core._scheduler.policy
             assert isinstance(policy, Slo)
             teach(policy)
 
@@ -309,7 +309,7 @@ def test_what_is_swapped_is_part_of_a_steps_work() -> None:
     engine.submit("b", list(range(100, 112)), 16)
     works: list[tuple[StepPlan, int]] = []
     engine.step()
-    policy = engine.scheduler._policy
+    policy = engine.scheduler.policy
     assert isinstance(policy, Slo)
     engine.runner.on_step = lambda plan: works.append((plan, policy._flights[0].work.moved))
     engine.finish()
