@@ -227,7 +227,7 @@ class Scheduler:
 
     def preempt(self, requests: Sequence[Request], knobs: Knobs) -> None:
         """Send running requests back to the queue for recomputation, between two steps."""
-        composer = StepComposer(knobs, self.books)
+        composer = StepComposer(knobs, self.books, self.cache.pool.time)
         for request in requests:
             composer.preempt(request, keep=False)
         self._forget(requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.api.knobs import Knobs
 from engine.api.origin import Origin
 from engine.batch.plan import Request
-from engine.scheduling.orders import OUTPUT_TOKEN, PROMPT_TOKEN, Fair, reorder
+from engine.scheduling.orders import ORDERS, OUTPUT_TOKEN, PROMPT_TOKEN, Fair, reorder
 from engine.scheduling.shares import RECENT_SECONDS
 from tests.support.harness import CoreHarness, make_request
 
@@ -467,3 +467,24 @@ def test_slots_that_were_left_are_taken_again_after_a_while(policy: str) -> None
             engine.step()
             most = max(most, running(engine).count("a"))
     assert before < most == 30
+
+
+def test_what_users_asked_for_is_kept_when_a_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed step has no time of its own: its requests are preempted at the last plan's."""
+    moments: list[float] = []
+
+    class Watched(Fair):
+        def step_begins(
+            self, running: Sequence[Request], free: int, slots: int, now: float
+        ) -> None:
+            moments.append(now)
+
+    monkeypatch.setitem(ORDERS, "fair", Watched)
+    engine = CoreHarness(order="fair")
+    engine.submit("a", [1, 2, 3], 4)
+    engine.step()
+    engine.runner.fail_steps.add(2)
+    engine.step()
+    assert len(engine.ends) == 1
+    assert moments == sorted(moments)
+    assert moments[-2] == moments[-1] > 0  # planned, and preempted when it had failed
