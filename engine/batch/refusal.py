@@ -10,7 +10,7 @@ from engine.api.errors import InvalidRequestError
 log = logging.getLogger(__name__)
 
 
-def tell_refusal(submission: Submission, error: InvalidRequestError) -> None:
+def log_refusal(submission: Submission, error: InvalidRequestError) -> None:
     """Log why a request is refused. The record has the submission, for screens to name it."""
     log.warning(
         "refuse request %s of %s: %s",

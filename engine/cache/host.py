@@ -41,7 +41,7 @@ class HostPool:
         self._owners.update(dict.fromkeys(blocks, seq))
         return blocks
 
-    def release(self, blocks: Iterable[int]) -> None:
+    def free(self, blocks: Iterable[int]) -> None:
         """Free blocks."""
         for block in blocks:
             del self._owners[block]

@@ -74,7 +74,7 @@ class PrefixIndex:
         self._contents[block] = content
         return True
 
-    def drop(self, block: int) -> None:
+    def remove(self, block: int) -> None:
         """Unpublish an evicted block."""
         content, self._contents[block] = self._contents[block], None
         assert content is not None
@@ -110,7 +110,7 @@ class KVCache:
         self.block_size = config.block_size
         self.pinned: Set[bytes] = frozenset()
         self.index = PrefixIndex(config.num_blocks)
-        self.pool = BlockPool(config.num_blocks, evicted=self.index.drop)
+        self.pool = BlockPool(config.num_blocks, evicted=self.index.remove)
         # States are not swapped.
         self.host = HostPool(0 if keeps_states else config.num_host_blocks)
         self.snapshots = SnapshotPool(config.num_snapshots) if keeps_states else None
@@ -273,7 +273,7 @@ class Reclaim:
         ripe = [entry for entry in self._pending if entry[0] <= step]
         self._pending = [entry for entry in self._pending if entry[0] > step]
         for _step, seq, blocks in ripe:
-            self._pool.release(blocks, seq)
+            self._pool.free(blocks, seq)
 
     def free(self, seq: int, blocks: list[int]) -> None:
         """Free a sequence's blocks: now, or after the last plan in flight that has it."""
@@ -281,4 +281,4 @@ class Reclaim:
         if last:
             self._pending.append((last, seq, blocks))
         else:
-            self._pool.release(blocks, seq)
+            self._pool.free(blocks, seq)

@@ -86,7 +86,7 @@ class BlockPool:
 
     @property
     def num_available(self) -> int:
-        """Blocks that `give` can allocate: free ones, and cached ones that are not pinned."""
+        """Blocks that can be allocated: free ones, and cached ones that are not pinned."""
         return len(self._free) + len(self._cached)
 
     def is_available(self, block: int) -> bool:
@@ -161,8 +161,8 @@ class BlockPool:
             self._states[block] = _CACHED
             self._log.append((BlockChange.UNPINNED, block, -1))
 
-    def release(self, blocks: Iterable[int], seq: int) -> None:
-        """Release blocks held by `seq`. The first is evicted first, so pass a table in reverse."""
+    def free(self, blocks: Iterable[int], seq: int) -> None:
+        """Free blocks held by `seq`. The first is evicted first, so pass a table in reverse."""
         for block in blocks:
             holders = self._holders.get(block)
             if holders is not None:
@@ -201,7 +201,7 @@ class BlockPool:
             holders=tuple(self._holders.get(block, () if owner < 0 else (owner,))),
         )
 
-    def take_events(self) -> BlockEvents:
+    def drain_events(self) -> BlockEvents:
         """Remove and return the events since the last call."""
         log, self._log = tuple(self._log), []
         return BlockEvents(log)

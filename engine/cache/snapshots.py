@@ -68,12 +68,12 @@ class SnapshotPool:
         """Publish a pending snapshot. Of two of one prefix, the first is kept."""
         if hash in self._kept:
             self._kept.move_to_end(hash)
-            self.drop(snapshot)
+            self.free(snapshot)
         else:
             self._pending.remove(snapshot)
             self._kept[hash] = snapshot
 
-    def drop(self, snapshot: int) -> None:
+    def free(self, snapshot: int) -> None:
         """Free a pending snapshot."""
         self._pending.remove(snapshot)
         self._free.append(snapshot)

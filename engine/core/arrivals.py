@@ -13,7 +13,7 @@ from engine.api.lifecycle import FinishReason, RequestTimings, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Usage
 from engine.batch.plan import End, Request, TokenOutput
-from engine.batch.refusal import tell_refusal
+from engine.batch.refusal import log_refusal
 from engine.core.admission import (
     check_deadline,
     check_priority,
@@ -117,7 +117,7 @@ def refusal(
 ) -> TokenOutput:
     """Log why a submission of `num_tokens` tokens is refused; returns its end."""
     if isinstance(error, InvalidRequestError):
-        tell_refusal(submission, error)
+        log_refusal(submission, error)
     usage = Usage(num_tokens, 0, 0)
     end = End(FinishReason.ERROR, usage, Timings.of(timings, 0), (), error.info())
     return TokenOutput(submission.request_id, (), end)

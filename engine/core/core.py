@@ -230,12 +230,12 @@ class EngineCore:
         start = self._clock()
         knobs = self.ledger.knobs
         planned = self._scheduler.plan(knobs, start)
-        failure = self._scheduler.take_failure()
+        failure = self._scheduler.drain_failure()
         replaced = bool(failure) and knobs.policy != DEFAULT
         if replaced:
             # The ledger records what the policy raised, and undo restores the policy.
             self.change_knobs({"policy": DEFAULT}, f"{knobs.policy}: {failure}")
-        stranded = self._scheduler.take_stranded()
+        stranded = self._scheduler.drain_stranded()
         self._table.end_stranded(stranded)
         if planned is None:
             return bool(stranded) or replaced

@@ -144,7 +144,7 @@ class Observer:
             structured_rows=0 if error else _num_structured(planned),
             prefix_queried_tokens=planned.prefix_queried_tokens,
             prefix_hit_tokens=planned.prefix_hit_tokens,
-            blocks=pool.take_events(),
+            blocks=pool.drain_events(),
             free_blocks=pool.num_free,
             cached_blocks=pool.num_cached,
             used_blocks=pool.num_used,

@@ -60,7 +60,7 @@ class Deadlines:
             heapq.heapify(self._entries)
         heapq.heappush(self._entries, (request.deadline, request.ordinal, request))
 
-    def take_passed(self, now: float) -> list[Request]:
+    def drain_passed(self, now: float) -> list[Request]:
         """Remove and return the waiting requests whose deadline has passed."""
         passed = []
         while (deadline := self.next) is not None and deadline <= now:
@@ -141,7 +141,7 @@ class RequestTable:
     def expire(self) -> None:
         """End the requests whose deadline passed while they waited."""
         now = self._clock()
-        for request in self._deadlines.take_passed(now):
+        for request in self._deadlines.drain_passed(now):
             waited = now - request.timings.arrival
             message = f"the deadline passed after {waited:.3f} s in the queue"
             self.end(request, FinishReason.ERROR, DeadlineError(message, "deadline").info())

@@ -177,7 +177,7 @@ class Scheduler:
         except Exception as error:
             self._policy_failed(self.policy.name, error)
 
-    def take_failure(self) -> str:
+    def drain_failure(self) -> str:
         """Remove and return the policy's failure since the last call; empty if there was none."""
         failure, self._failure = self._failure, ""
         return failure
@@ -205,7 +205,7 @@ class Scheduler:
             or Wait(Cause.POLICY, of=f"held by {self.policy.name}")
         )
 
-    def take_stranded(self) -> list[Request]:
+    def drain_stranded(self) -> list[Request]:
         """Remove and return requests that need a block when no other holds one: they must end."""
         stranded, self._stranded = self._stranded, []
         return stranded

@@ -79,7 +79,7 @@ class States:
     def drop(self, request: Request) -> None:
         """Free the snapshots that no plan has yet: the request was preempted or has ended."""
         if request in self._saves:
-            self._pool.drop(self._saves.pop(request).snapshot)
+            self._pool.free(self._saves.pop(request).snapshot)
         if request in self._restores:
             self._pool.release(self._restores.pop(request)[0])
 
@@ -104,12 +104,12 @@ class States:
             if publish and is_same and request.state is RequestState.RUNNING:
                 self._publish(save)
             else:
-                self._pool.drop(save.snapshot)
+                self._pool.free(save.snapshot)
 
     def step_failed(self, saves: Sequence[Save]) -> None:
         """Free the snapshots of a step that failed."""
         for save in saves:
-            self._pool.drop(save.snapshot)
+            self._pool.free(save.snapshot)
 
     def _publish(self, save: Save) -> None:
         request, num_tokens = save.request, save.num_tokens

@@ -113,7 +113,7 @@ class Swaps:
         """Free the host blocks of a swapped-out request: it ends, or starts anew."""
         self.out.pop(request, None)
         self.back.pop(request, None)
-        self._host.release(request.host_blocks)
+        self._host.free(request.host_blocks)
         request.host_blocks = []
         request.num_computed_tokens = 0
 
@@ -121,7 +121,7 @@ class Swaps:
         """Remove and return the next plan's copies. Host blocks copied back are free then."""
         out, back = _copies(self.out), _copies(self.back)
         for request in back.requests:
-            self._host.release(request.host_blocks)
+            self._host.free(request.host_blocks)
             request.host_blocks = []
         self.out, self.back = {}, {}
         return out, back

@@ -139,11 +139,11 @@ class EngineHost:
     def block(self, number: int) -> BlockView | None:
         if not self._block_wanted and self._core is not None:
             self._block_wanted = True
-            self._mailbox.put(partial(self._look_at, number))
+            self._mailbox.put(partial(self._read_block, number))
         view = self._block
         return view if view is not None and view.number == number else None
 
-    def _look_at(self, number: int, core: EngineCore) -> None:
+    def _read_block(self, number: int, core: EngineCore) -> None:
         self._block_wanted = False
         view = core.block(number)
         if view is None:
@@ -232,9 +232,9 @@ class EngineHost:
             self._say(EngineStatus(EnginePhase.STOPPED))
         except BaseException as error:
             log.exception("the engine thread ended")
-            self._tell_failed(error)
+            self._fail_all(error)
 
-    def _tell_failed(self, error: BaseException) -> None:
+    def _fail_all(self, error: BaseException) -> None:
         """End all requests, and publish that nothing is served any more."""
         cause = error.message if isinstance(error, EngineError) else cause_of(error)
         failure = UnavailableError(f"the engine failed: {cause}")
@@ -315,7 +315,7 @@ class EngineHost:
                 if self._snapshot_wanted or core.idle:
                     self._snapshot_wanted = False
                     self._draft = core.draft()
-                self._take_mail(core)
+                self._read_mail(core)
                 # A step may take seconds; refused or aborted requests need not wait for the next.
                 self._text.deliver(core.drain_outputs())
             core.abort_all()
@@ -323,7 +323,7 @@ class EngineHost:
                 self._text.deliver(self._step(core))
         except BaseException as error:
             # Before the model is closed, because closing on a lost device raises too.
-            self._tell_failed(error)
+            self._fail_all(error)
             raise
         finally:
             self._core = self._draft = None
@@ -350,7 +350,7 @@ class EngineHost:
             core.change_knobs({"paused": False, "draining": False}, "model switch")
         return False
 
-    def _take_mail(self, core: EngineCore) -> None:
+    def _read_mail(self, core: EngineCore) -> None:
         """Read the mail. Without anything to compute, wait for mail or for the core's next wake."""
         try:
             if core.idle and not (self._stopping or self._wanted is not None):

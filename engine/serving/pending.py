@@ -12,7 +12,7 @@ from engine.api.errors import EngineError, ErrorInfo, InvalidRequestError, cause
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
-from engine.batch.refusal import tell_refusal
+from engine.batch.refusal import log_refusal
 from engine.serving.loading import LoadedModel
 from engine.structure.grammar import Grammar
 from engine.text.encodings import Encoding
@@ -121,7 +121,7 @@ class Pending:
                 f"the prompt could not be read: {cause_of(error)}", "prompt"
             )
         if isinstance(error, InvalidRequestError):
-            tell_refusal(self.submission, error)
+            log_refusal(self.submission, error)
         self.end(FinishReason.ERROR, error.info())
 
     def end(self, reason: FinishReason, error: ErrorInfo | None = None) -> None:

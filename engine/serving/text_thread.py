@@ -74,7 +74,9 @@ class TextThread:
         self._refusal: EngineError | None = None
         self._holding = True
         self._awaited: LoadRequest | None = None
-        self._untold: LoadRequest | None = None  # a load request that waits for prompts in encoding
+        self._held_load: LoadRequest | None = (
+            None  # a load request that waits for prompts in encoding
+        )
         self._pending: dict[str, Pending] = {}
         self._encoding: dict[str, Pending] = {}
         # By the id of the first reply to a request, as long as a waiting reply shares it.
@@ -304,7 +306,7 @@ class TextThread:
                 self._admit(pending, sampling, result)
             except BaseException as error:
                 pending.refuse(error)
-        self._tell_wish()
+        self._forward_load()
 
     def _admit(self, pending: Pending, sampling: SamplingParams, encoded: Encoded) -> None:
         assert self._processor is not None
@@ -331,7 +333,7 @@ class TextThread:
             self._forward(lambda core: core.abort(request_id))
             return
         pending.end(FinishReason.ABORT)
-        self._tell_wish()
+        self._forward_load()
 
     def _set_priority(self, request_id: str, priority: int) -> None:
         pending = self._pending.get(request_id) or self._encoding.get(request_id)
@@ -377,18 +379,18 @@ class TextThread:
         self._processor.end(ending, tool_use)
 
     def _hold(self, request: LoadRequest) -> None:
-        self._awaited = self._untold = request
+        self._awaited = self._held_load = request
         self._holding = True
         self._prefixes.hold()
         self._tokenizing.refuse(UnavailableError("another model is being loaded"))
         self._refusal = None
-        self._tell_wish()
+        self._forward_load()
 
-    def _tell_wish(self) -> None:
+    def _forward_load(self) -> None:
         """Forward the load request, after all submissions before it."""
-        if self._untold is not None and not self._encoding:
-            self._forward(self._untold)
-            self._untold = None
+        if self._held_load is not None and not self._encoding:
+            self._forward(self._held_load)
+            self._held_load = None
 
     def _serve(self, model: LoadedModel, request: LoadRequest) -> None:
         if request is not self._awaited:

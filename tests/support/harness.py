@@ -78,7 +78,7 @@ def compute(cache: KVCache, request: Request, num_tokens: int) -> None:
 
 
 def let_go(cache: KVCache, request: Request) -> None:
-    cache.pool.release(cache.detach(request), request.ordinal)
+    cache.pool.free(cache.detach(request), request.ordinal)
 
 
 def states_of(blocks: BlockMap) -> str:

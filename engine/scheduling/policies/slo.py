@@ -143,7 +143,7 @@ class Slo(Policy):
         resumed, jobs, late = [], [], []
         others, window = prompts, []
         if step.num_slots:
-            others, window = [*prompts, *step.waiting(_HEAD)], self._look(step, aim)
+            others, window = [*prompts, *step.waiting(_HEAD)], self._window(step, aim)
         for request in dict.fromkeys([*others, *window]):
             tokens = request.gap
             if request.state is RequestState.WAITING:
@@ -164,7 +164,7 @@ class Slo(Policy):
                 late.append(Job(deadline, request.ordinal, request.gap, request))
         return timely, late
 
-    def _look(self, step: StepComposer, aim: _Aim) -> list[Request]:
+    def _window(self, step: StepComposer, aim: _Aim) -> list[Request]:
         """The first of the waiting requests that may still be in time, by arrival."""
         fresh = self._fresh
         window: list[Request] = []

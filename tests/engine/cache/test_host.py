@@ -11,7 +11,7 @@ def test_the_lowest_blocks_are_given_first() -> None:
     pool = HostPool(6)
     assert pool.allocate(3, 1) == [0, 1, 2]
     assert pool.allocate(2, 2) == [3, 4]
-    pool.release([2, 0, 1])
+    pool.free([2, 0, 1])
     assert pool.allocate(2, 3) == [0, 1]
     assert (pool.num_free, pool.num_used) == (2, 4)
     pool.check([(2, [3, 4]), (3, [0, 1])])
@@ -33,6 +33,6 @@ def test_what_does_not_balance_is_found(tables: list[tuple[int, list[int]]]) -> 
 def test_a_block_that_was_given_back_twice_is_an_error() -> None:
     pool = HostPool(2)
     blocks = pool.allocate(1, 1)
-    pool.release(blocks)
+    pool.free(blocks)
     with pytest.raises(KeyError):
-        pool.release(blocks)
+        pool.free(blocks)

@@ -203,9 +203,9 @@ class TestEvictionOrder:
         again = make_request(3, range(5))  # old's first block is looked at again
         cache.adopt(again, cache.match(again))
         let_go(cache, again)
-        cache.pool.take_events()
+        cache.pool.drain_events()
         cache.extend(make_request(4, range(500, 524)), 24)
-        evicted = cache.pool.take_events().blocks(BlockChange.EVICTED)
+        evicted = cache.pool.drain_events().blocks(BlockChange.EVICTED)
         assert evicted == (*tables[0][:0:-1], *tables[1][::-1], tables[0][0])
 
     def test_what_is_free_goes_before_what_is_cached(self) -> None:
@@ -214,5 +214,5 @@ class TestEvictionOrder:
         compute(cache, first, 9)
         let_go(cache, first)
         cache.extend(make_request(2, range(500, 508)), 8)
-        assert cache.pool.take_events().blocks(BlockChange.EVICTED) == ()
+        assert cache.pool.drain_events().blocks(BlockChange.EVICTED) == ()
         assert len(cache.match(make_request(3, range(9)))) == 2

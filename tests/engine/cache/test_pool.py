@@ -26,7 +26,7 @@ def cache(pool: BlockPool, seq: int, count: int) -> list[int]:
     blocks = pool.allocate(count, seq)
     for block in blocks:
         pool.retain(block)
-    pool.release(blocks[::-1], seq)
+    pool.free(blocks[::-1], seq)
     return blocks
 
 
@@ -37,19 +37,19 @@ def test_the_life_of_a_block() -> None:
     pool.share(block, 8)
     assert (pool.num_used, pool.num_shared) == (1, 1)
     pool.retain(block)
-    pool.release([block], 7)
+    pool.free([block], 7)
     assert (pool.num_used, pool.num_shared) == (1, 0)
-    pool.release([block], 8)
+    pool.free([block], 8)
     assert pool.is_available(block)
     assert (pool.num_free, pool.num_cached, pool.num_used) == (1, 1, 0)
     pool.share(block, 9)
     assert not pool.is_available(block)
-    pool.release([block], 9)
+    pool.free([block], 9)
     assert pool.allocate(2, 10) == [1 - block, block]
     assert evicted == [block]
-    pool.release([block], 10)
+    pool.free([block], 10)
     assert not pool.is_available(block)  # what was kept of it went with the eviction
-    assert pool.take_events().log == (
+    assert pool.drain_events().log == (
         (C.GIVEN, block, 7),
         (C.SHARED, block, 8),
         (C.LEFT, block, 7),
@@ -61,13 +61,13 @@ def test_the_life_of_a_block() -> None:
         (C.GIVEN, block, 10),
         (C.FREED, block, 10),
     )
-    assert pool.take_events().log == ()
+    assert pool.drain_events().log == ()
 
 
 def test_a_block_freed_last_is_given_first() -> None:
     pool, _evicted = make_pool(4)
     blocks = pool.allocate(3, 1)
-    pool.release(blocks[::-1], 1)
+    pool.free(blocks[::-1], 1)
     assert pool.allocate(1, 2) == blocks[:1]
 
 
@@ -75,22 +75,22 @@ def test_the_life_of_a_pinned_block() -> None:
     """Pinned while cached, held by two and let go again, it is never evicted until it is let go."""
     pool, evicted = make_pool(3)
     (block,) = cache(pool, 1, 1)
-    pool.take_events()
+    pool.drain_events()
     pool.pin(block)
     assert (pool.num_cached, pool.num_available, pool.num_pinned) == (1, 2, 1)
     assert pool.copy().states.count("p") == 1
     pool.share(block, 2)
     pool.share(block, 3)
-    pool.release([block], 2)
-    pool.release([block], 3)
+    pool.free([block], 2)
+    pool.free([block], 3)
     others = pool.allocate(2, 4)
     assert (pool.num_available, evicted) == (0, [])
-    pool.release(others, 4)
+    pool.free(others, 4)
     pool.unpin(block)
     assert (pool.num_available, pool.num_pinned) == (3, 0)
     pool.allocate(3, 5)
     assert evicted == [block]
-    log = pool.take_events().log
+    log = pool.drain_events().log
     assert [entry for entry in log if entry[1] == block] == [
         (C.PINNED, block, -1),
         (C.SHARED, block, 2),
@@ -196,7 +196,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(seq=st.integers(0, 4))
     def release(self, seq: int) -> None:
         table = self.tables.pop(seq, [])[::-1]
-        self.pool.release(table, seq)
+        self.pool.free(table, seq)
         for i, block in enumerate(table):
             held = block in table[i + 1 :] or any(block in t for t in self.tables.values())
             self.reserved.pop(block, None)
@@ -207,7 +207,7 @@ class PoolMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         pool = self.pool
         pool.check(self.tables.items())
-        self.replay.apply(pool.take_events())
+        self.replay.apply(pool.drain_events())
         held = Counter(block for table in self.tables.values() for block in table)
         pinned = self.pinned - held.keys()
         assert pool.num_cached == len(self.cached) + len(pinned)

@@ -63,7 +63,7 @@ def test_a_few_blocks_of_a_large_pool_are_a_stretch_of_their_own() -> None:
     pool.allocate(3, 7)
     (cached,) = pool.allocate(1, 8)
     pool.retain(cached)
-    pool.release([cached], 8)
+    pool.free([cached], 8)
     assert pool.copy().map(2048).segments == (
         BlockSegment(0, 3, BlockState.USED, (7,)),
         BlockSegment(3, 1, BlockState.CACHED),

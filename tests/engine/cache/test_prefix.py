@@ -55,12 +55,12 @@ def test_a_dropped_block_can_hold_something_else() -> None:
     index = PrefixIndex(8)
     one, two = chain("k", [[1], [2]])
     index.add(5, content(one))
-    index.drop(5)
+    index.remove(5)
     assert index.find(one) is None
     assert len(index) == 0
     assert index.add(5, content(two))
     assert index.add(6, content(one))
-    index.drop(5)
+    index.remove(5)
     assert (index.find(one), index.find(two)) == (6, None)
 
 
@@ -69,6 +69,6 @@ def test_an_index_has_its_room_from_the_start() -> None:
     before = sys.getsizeof(index._blocks)
     for block in range(1000):
         if block >= 100:
-            index.drop(block % 100)
+            index.remove(block % 100)
         index.add(block % 100, content(block.to_bytes(32, "big")))
     assert (len(index), sys.getsizeof(index._blocks)) == (100, before)

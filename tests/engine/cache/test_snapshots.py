@@ -58,7 +58,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     def settle(self, name: bytes, keeps: bool) -> None:
         snapshot = self.pending.pop(0)
         if not keeps:
-            self.pool.drop(snapshot)
+            self.pool.free(snapshot)
         else:
             self.pool.retain(snapshot, name)
             if name not in self.contents.values():

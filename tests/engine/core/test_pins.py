@@ -174,6 +174,6 @@ def test_an_unpinned_prefix_goes_tail_first() -> None:
     table = list(request.block_table)
     let_go(cache, request)
     pins.unpin("system")
-    cache.pool.take_events()
+    cache.pool.drain_events()
     cache.extend(make_request(2, range(500, 628)), 128)
-    assert cache.pool.take_events().blocks(BlockChange.EVICTED) == tuple(table[::-1])
+    assert cache.pool.drain_events().blocks(BlockChange.EVICTED) == tuple(table[::-1])
