@@ -11,13 +11,14 @@ first. Blocks freed while a plan in flight uses them wait for that plan (`manage
 
 A fork (`fork_of`) starts from a live request's tokens as far as both agree. It shares the full
 blocks, and copies the last, partly filled one in the plan that admits it (`StepPlan.copies`), since
-it is written at once. Only tokens whose step has ended are taken over.
+it is written at once. Only tokens whose step has ended are taken over (`engine.scheduling.forks`).
 
 Of models that keep states, `snapshots` has the books of saved states: a prefix hit ends where there
 is one. So a prompt is cut at its last full block, chunks end with a block, and a plan says which
-states are saved and restored. A prompt is also cut where a pinned prefix ends, and the snapshot
-there is pinned with the blocks; one is always left unpinned. A snapshot is found once its step has
-ended. Victims are computed again from their last snapshot, and a fork starts from one.
+states are saved and restored (`engine.scheduling.states`). A prompt is also cut where a pinned
+prefix ends, and the snapshot there is pinned with the blocks; one is always left unpinned. A
+snapshot is found once its step has ended. Victims are computed again from their last snapshot, and
+a fork starts from one.
 
 Where layers differ in the number or the size of their heads, the pool has a part for each kind
 (`parts`). A block is the same one in all parts, so there is one block table. A layer that attends

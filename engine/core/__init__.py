@@ -12,7 +12,7 @@ When a step raises (out of memory, say), its prompts end with the error, because
 step larger than the last; requests that are being recomputed count as prompts. The step's decodes,
 and the requests of plans submitted after it, keep their tokens and are recomputed. If the step had
 no prompts, all its requests end. So every failure ends a request, and a broken device cannot loop.
-Blocks that such a step was to copy to host memory are given up and computed again.
+Blocks that such a step was to copy to host memory are given up and computed again (`failures`).
 
 After an illegal access every later call of CUDA in this process fails, while status and `/health`
 would still report a healthy server. So a runner checks after a failure whether the device still
