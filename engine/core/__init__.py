@@ -1,4 +1,4 @@
-"""The core: plans a step, has it run and commits it, in one thread and by any clock.
+"""The core: plans a step, runs it and commits it, in one thread and with any clock.
 
 docs/a-step.md walks through a step. `EngineCore.step` is synchronous: it plans, submits to the
 runner, takes the result and commits. It reads only the clock that it was given and never sleeps, so

@@ -12,13 +12,13 @@ from engine.api.knobs import KnobChange
 from engine.api.telemetry import Distribution, Ring, Samples, StepRecord
 from engine.core.latencies import Latencies
 
-# The most seconds that are looked at on either side of the change.
+# The most seconds to measure on either side of the change.
 SPAN = 30.0
-# A knob is turned by several presses of a key: changes that follow one another within so many
+# Turning a knob takes several presses of a key: changes that follow one another within this many
 # seconds count as one.
 TURN_SECONDS = 3.0
-# Steps in which to look for those since the change, at each snapshot: `SPAN` seconds of a device
-# that takes 4 ms a step.
+# At each snapshot, only this many last steps are searched for those after the change: `SPAN`
+# seconds on a device that takes 4 ms a step.
 RECENT_STEPS = 8192
 
 
@@ -27,9 +27,9 @@ class Comparison:
 
     The readers of snapshots compute it, from copies that the engine's thread made; all of them get
     the same figures. A latency counts if it was over before the change or began after it. Times are
-    those of the engine's clock. Once `SPAN` seconds have passed and all is known, the effect stays:
-    what comes later is that of the load then (one change was shown as 222, 172 and 284 tok/s in two
-    minutes).
+    those of the engine's clock. Once `SPAN` seconds have passed and all figures are known, the
+    effect is final: later figures would show the load of their own time (one change was shown as
+    222, 172 and 284 tok/s in two minutes).
     """
 
     def __init__(self, records: Ring[StepRecord]) -> None:
@@ -74,8 +74,8 @@ class Comparison:
     def _figures(
         latencies: Latencies, records: Iterable[StepRecord], since: float, until: float
     ) -> Figures:
-        """The figures of the last `SPAN` seconds before `until`. What began before `since` does not
-        count."""
+        """The figures of the last `SPAN` seconds before `until`. Steps and latencies that began
+        before `since` do not count."""
         first = max(since, until - SPAN)
         steps = [record for record in records if first <= record.start and record.end <= until]
         worked = sum(step.duration for step in steps)
@@ -98,8 +98,8 @@ class Comparison:
 
 
 def last_turn(history: Sequence[KnobChange]) -> Sequence[KnobChange]:
-    """The last changes that followed one another closely. They are one turn of a knob, or of
-    several."""
+    """The last changes that closely followed one another: they count as one change, of one knob or
+    of several."""
     first = len(history) - 1
     while first and history[first].time - history[first - 1].time <= TURN_SECONDS:
         first -= 1
@@ -124,8 +124,8 @@ def _within(
 
 
 def _busy(steps: Iterable[StepRecord]) -> float:
-    """Seconds in which there was something to compute: those of the steps, and those between two
-    steps if the first of them left work."""
+    """Seconds in which the engine had something to compute: the time of the steps, and the time
+    between two steps if the first of them left work."""
     seconds, until, left = 0.0, -math.inf, False
     for step in steps:
         seconds += step.end - (until if left else max(step.start, until))

@@ -138,7 +138,8 @@ class Draft:
             return shown
 
     def _ages(self, shown: Snapshot) -> bool:
-        """Whether the windows hold anything that a later time may remove or add."""
+        """Whether latencies or goodput depend on the reader's time, so that they must be computed
+        again."""
         view = shown.latency
         seen = (view.ttft, view.tpot, view.itl, view.queue, view.e2e)
         judged = shown.goodput is not None and not math.isnan(shown.goodput.share)

@@ -100,8 +100,8 @@ class KnobLedger:
         self.knobs = change.after
 
     def _is_turn(self, before: KnobChange, after: KnobChange, within: float) -> bool:
-        """Whether two successive changes belong to one turn of a knob that has not come back to its
-        start.
+        """Whether two successive changes belong to one turn of a knob, and the second does not take
+        it back to its start.
         """
         return (
             within > 0

@@ -28,7 +28,7 @@ from engine.scheduling.scheduler import Planned, Scheduler
 RECORDS = 16_384
 MAX_WAITING_VIEWS = 200
 MAX_ENDED_VIEWS = 64
-# A longer queue is judged only up to here, because the device waits meanwhile.
+# Requests further back in the queue are not judged, because the device waits meanwhile.
 MAX_WAITING_JUDGED = 2000
 
 

@@ -21,10 +21,10 @@ from engine.structure.grammar import Grammar
 
 _FAILURES = {
     NOT_FINITE: ErrorInfo("engine_error", "the model gave logits that are not finite"),
-    # The source is at fault, and would fail again.
+    # The structure's source is at fault, so a retry would fail too.
     NOT_FOLLOWED: ErrorInfo(
         "invalid_request_error",
-        "structure takes too much to follow: what the reply may say next was not found within "
+        "structure is too complex to follow: the next allowed tokens were not found within "
         "10 ms and 8,000 items of its grammar, of which an optional property has 4",
         "structure",
     ),

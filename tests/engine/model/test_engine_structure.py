@@ -175,7 +175,7 @@ def test_what_cannot_be_followed_any_more_ends_with_the_reason(backend: str) -> 
     assert end.error is not None
     assert (end.error.type, end.error.param) == ("invalid_request_error", "structure")
     assert end.error.message == (
-        "structure takes too much to follow: what the reply may say next was not found within "
+        "structure is too complex to follow: the next allowed tokens were not found within "
         "10 ms and 8,000 items of its grammar, of which an optional property has 4"
     )
 
