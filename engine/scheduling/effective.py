@@ -35,7 +35,7 @@ def effective(knobs: Knobs, policy: Policy, books: Books) -> dict[str, tuple[Kno
         notes["policy"] = (policy.name, "takes effect with the next step")
     excess = num_running + books.groups.num_parked - knobs.max_num_seqs
     if excess > 0:
-        note = f"{excess} more than asked for still run"
+        note = f"{excess} more than requested still run"
         notes["max_num_seqs"] = (knobs.max_num_seqs + excess, note)
     if num_running > knobs.max_num_batched_tokens:
         note = f"{num_running} still run: the last admitted get no token for now"

@@ -143,11 +143,11 @@ class Swaps:
         """
         holders = [request for request in (*running, *waiting) if request.host_blocks]
         self._host.check((request.ordinal, request.host_blocks) for request in holders)
-        assert set(self.out) <= set(holders), "a copy for nobody who is swapped out"
+        assert set(self.out) <= set(holders), "a copy for a request that is not swapped out"
         assert {request for request in running if request.host_blocks} == set(self.back)
         for request in holders:
             kept = self._cache.blocks_for(request.num_computed_tokens)
-            assert len(request.host_blocks) == kept, "what is kept holds what is computed"
+            assert len(request.host_blocks) == kept, "host blocks do not match the computed tokens"
 
 
 def _copies(by_request: dict[Request, Pairs]) -> Copies:

@@ -308,7 +308,7 @@ def knobs(**asked: object) -> tuple[KnobState, ...]:
     }
     notes |= {
         "preemption": ("recompute", "no host memory is set aside for it (swap_memory)"),
-        "max_num_seqs": (12, "4 more than asked for still run"),
+        "max_num_seqs": (12, "4 more than requested still run"),
     }
     return ledger.states(notes)
 

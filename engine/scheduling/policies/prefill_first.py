@@ -13,9 +13,9 @@ class PrefillFirst(Policy):
     step of whole prompts runs and every decode waits for it. With a larger ratio it is TGI's
     router, which weighs the two. Prompts interrupt only when the waiting requests are
     `waiting_served_ratio` times the running ones, or once each running one got `max_waiting_tokens`
-    tokens since the last prompts, the token that the prompts' step gave included. A step of decodes
-    follows each interruption. Blocks are given on demand, and requests are preempted when blocks
-    run out (PagedAttention, SOSP'23).
+    tokens since the last prompts, counting the token from the prompts' own step. A step of decodes
+    follows each interruption. Blocks are allocated on demand, and requests are preempted when
+    blocks run out (PagedAttention, SOSP'23).
 
     Unlike in both, a prompt longer than the token budget runs in chunks, over several steps of
     prompts.

@@ -18,7 +18,7 @@ from engine.scheduling.triage import Job, on_time
 
 # The share of a target to aim at. The rest covers the errors of predictions.
 _AIM = 0.97
-# A request further behind its pace than this many tokens' time is given up.
+# A request that is behind its pace by more than the time of this many tokens counts as hopeless.
 _GRACE = 16
 # Steps over which a request that is behind its pace catches up.
 _REPAY = 8
@@ -28,7 +28,8 @@ _PATIENCE = 0.9
 _FREE = 0.1
 # Late prompts get one token for this many tokens of prompts in time.
 _OVERTAKING = 32
-# How many waiting requests are examined: of those that may be in time, and at the queue's head.
+# How many waiting requests are examined: the first of those that may be in time, and the first of
+# the queue.
 _WINDOW, _HEAD = 128, 16
 
 
@@ -74,7 +75,7 @@ class Slo(Policy):
         self._fresh: deque[Request] = deque()
         # How many tokens of each of them, by ordinal, were cached when it was first examined.
         self._cached: dict[int, int] = {}
-        # Tokens due to late prompts before others.
+        # Tokens owed to late prompts, which get them before other prompts get any.
         self._owed = 0.0
         # Recent arrival rate of prompt tokens, a second, and when it was computed.
         self._flow = self._flow_at = 0.0

@@ -91,7 +91,7 @@ BAD: dict[str, tuple[object, str, str | None]] = {
     "none": (None, "a message must be an object with exactly one of set, undo, show", None),
     "no verb": ({"who": "a"}, "exactly one of set, undo, show", None),
     "two verbs": ({"show": True, "undo": True}, "exactly one of set, undo, show", None),
-    "more": ({"show": True, "x": 1}, "x is no part of a message; allowed are set, undo,", "x"),
+    "more": ({"show": True, "x": 1}, "x is not part of a message; allowed are set, undo,", "x"),
     "undo": ({"undo": False}, "undo is false; it must be true", "undo"),
     "set": ({"set": ["policy"]}, "set is ['policy']; it must be an object of knobs", "set"),
     "deep": ({"set": DEEP}, "set is [[[[[[[...]]]]]]]; it must be an object", "set"),
@@ -276,7 +276,7 @@ def test_a_busy_engine_shows_it_when_it_has_taken_it_up() -> None:
         assert looks in (1, 2)
         knob = answer["knobs"]["max_num_seqs"]
         assert (knob["requested"], knob["effective"]) == (1, 2)
-        assert knob["note"] == "1 more than asked for still run"
+        assert knob["note"] == "1 more than requested still run"
         assert [entry["who"] for entry in answer["history"]] == ["anna"]
     finally:
         turnstile.open()

@@ -175,7 +175,7 @@ class TestAdmit:
         bench.knobs = Knobs(max_num_seqs=2, max_num_batched_tokens=4)
         composer = bench.composer()
         composer.schedule(running)
-        assert in_words(composer.wait_of(request)) == "no budget: the step's 4 tokens are given"
+        assert in_words(composer.wait_of(request)) == "no budget: the step's 4 tokens are used up"
 
     def test_one_with_a_prompt_to_run_whole_waits_for_the_budget(self) -> None:
         """12 tokens a step, 5 of them a decode and a chunk: 8 would be too many, 7 are not."""
@@ -187,7 +187,10 @@ class TestAdmit:
             composer.schedule(chunk, 4)
             assert composer.admit(bench.wait(3, prompt), whole=True) is fits
             if not fits:
-                assert in_words(composer.wait) == "no budget: its 8 tokens run whole, 7 are left"
+                assert (
+                    in_words(composer.wait)
+                    == "no budget: its 8 tokens must run in one step, 7 are left"
+                )
 
     def test_one_that_no_step_would_hold_whole_runs_in_chunks(self) -> None:
         """12 tokens a step, 1 of them a decode: 11 fit in a step that has no other prompt."""
@@ -236,7 +239,7 @@ class TestAdmit:
         composer = bench.composer()
         composer.schedule(running)
         assert not composer.admit(request)
-        assert in_words(composer.wait) == "no budget: the step's 4 tokens are given"
+        assert in_words(composer.wait) == "no budget: the step's 4 tokens are used up"
         assert composer.admit(request, 0)
         assert in_words(composer.wait) == ""
         assert list(composer.rows) == [running]

@@ -199,7 +199,7 @@ def test_effective_is_requested_unless_something_holds_it_up() -> None:
     assert held_up(scheduler, knobs) == {}
     fewer = Knobs(max_num_seqs=1, draining=True)
     assert held_up(scheduler, fewer) == {
-        "max_num_seqs": (3, "2 more than asked for still run"),
+        "max_num_seqs": (3, "2 more than requested still run"),
         "draining": (True, "3 still run"),
     }
 
@@ -247,7 +247,7 @@ def test_parked_members_hold_their_slots() -> None:
     engine.step()
     assert in_words(engine.core.head_wait) == "no slot: 3 of 1 are taken"
     state = next(s for s in engine.snapshot().knobs if s.name == "max_num_seqs")
-    assert (state.effective, state.note) == (3, "2 more than asked for still run")
+    assert (state.effective, state.note) == (3, "2 more than requested still run")
     engine.finish()
 
 

@@ -58,7 +58,7 @@ async def test_asked_for_beside_in_force() -> None:
             "│     ageing               ◂       1m ▸                                    │",
             "│   victim                 ◂ lowest_priority ▸                             │",
             "│   preemption             ◂ auto     ▸  now recompute  no host memory is… │",
-            "│   max_num_seqs           ◂        8 ▸  now 12  4 more than asked for st… │",
+            "│   max_num_seqs           ◂        8 ▸  now 12  4 more than requested st… │",
             "│   max_num_batched_tokens ◂      512 ▸                                    │",
             "│   watermark              ◂     0.01 ▸                                    │",
             "│   prefix_caching         [x]                                             │",
@@ -134,7 +134,7 @@ async def test_the_knob_under_the_cursor_is_explained_in_full() -> None:
 
         assert told("max_num_seqs") == (
             "most sequences running at once: from 1 to 32 sequences. "
-            "Now 12: 4 more than asked for still run."
+            "Now 12: 4 more than requested still run."
         )
         assert told("batch_window_ms").endswith(" Ignored by stall_free.")
 

@@ -32,7 +32,7 @@ def test_the_batch_is_formed_anew_at_each_step() -> None:
     line = Timeline(policy="orca", num_blocks=8, max_num_seqs=3, max_num_batched_tokens=16)
     line.arrive((5, 3), (9, 4), (6, 3), (2, 2))
     assert line.step() == "A5 B9"
-    assert line.why == "no budget: its 6 tokens run whole, 2 are left"
+    assert line.why == "no budget: its 6 tokens must run in one step, 2 are left"
     assert line.steps(2) == ["a b", "a b"]
     assert line.why == "no blocks: it needs 3, 2 of 8 are free for it"
     assert line.ended == "a"
@@ -46,7 +46,7 @@ def test_the_batch_is_formed_anew_at_each_step() -> None:
     assert line.ended == "abcde"
     line.arrive((16, 2))
     assert line.step() == "F3"
-    assert line.why == "no budget: its 16 tokens run whole, 13 are left"
+    assert line.why == "no budget: its 16 tokens must run in one step, 13 are left"
     assert line.steps(2) == ["f G15", "G1"]
     line.arrive((1, 3))
     assert line.steps(3) == ["g H1", "h", "h"]

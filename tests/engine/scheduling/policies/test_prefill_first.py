@@ -32,7 +32,7 @@ def test_prompts_interrupt_whenever_one_can_be_admitted() -> None:
     )
     line.arrive((5, 4), (6, 2), (4, 3))
     assert line.step() == "A5 B6"
-    assert line.why == "no budget: its 4 tokens run whole, 1 are left"
+    assert line.why == "no budget: its 4 tokens must run in one step, 1 are left"
     assert line.steps(2) == ["C4", "a b c"]
     assert line.ended == "b"
     line.arrive((8, 2))
@@ -40,7 +40,7 @@ def test_prompts_interrupt_whenever_one_can_be_admitted() -> None:
     assert line.ended == "bcd"
     line.arrive((20, 2), (3, 3))
     assert line.step() == "E12"
-    assert line.why == "no budget: the step's 12 tokens are given"
+    assert line.why == "no budget: the step's 12 tokens are used up"
     assert line.steps(2) == ["E8 F3", "a e f"]
     assert line.ended == "abcde"
     line.arrive((1, 3))
@@ -82,7 +82,7 @@ def test_prompts_interrupt_when_enough_wait_or_for_too_long() -> None:
     assert line.steps(2) == ["E3 F3", "a b c d e f"]
     line.arrive((2, 4))
     assert line.step() == "a b c d e"
-    assert line.why == "decodes go on: 1 of 2 wait to interrupt 5, or after 1 more steps"
+    assert line.why == "decodes go on: 1 wait, 2 would interrupt the 5 that run, else 1 more steps"
     assert line.ended == "ef"
     assert line.steps(2) == ["G2", "a b c d g"]
     line.arrive((1, 2))
@@ -103,7 +103,7 @@ def test_no_prompt_joins_an_interruption_that_takes_several_steps() -> None:
     assert line.step() == "A2"
     line.arrive((12, 2), (12, 2))
     assert line.step() == "B8"
-    assert line.why == "no budget: the step's 8 tokens are given"
+    assert line.why == "no budget: the step's 8 tokens are used up"
     assert line.step() == "B4"
     assert line.why == "decodes go on after the prompts that are being computed"
     assert line.steps(4) == ["a b", "C8", "C4", "a c"]

@@ -155,7 +155,7 @@ def test_what_waits_says_why() -> None:
     engine.submit("A", 100, 2, 0.0)
     engine.submit("B", 100, 2, 0.0)
     engine.step()
-    assert in_words(engine.core.head_wait) == "no time: the step's 30 tokens are given"
+    assert in_words(engine.core.head_wait) == "no time: the step's 30 tokens are used up"
     engine = LinearEngine(max_num_seqs=1)
     engine.submit("A", 5, 9, 0.0)
     engine.submit("B", 5, 9, 0.0)

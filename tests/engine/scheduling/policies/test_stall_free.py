@@ -138,7 +138,7 @@ def test_fewer_slots_drain_down() -> None:
     engine.step()
     states = {state.name: state for state in engine.snapshot().knobs}
     assert (states["max_num_seqs"].requested, states["max_num_seqs"].effective) == (2, 4)
-    assert states["max_num_seqs"].note == "2 more than asked for still run"
+    assert states["max_num_seqs"].note == "2 more than requested still run"
     while len(engine.ends) < 2:
         engine.step()
     assert engine.snapshot().num_running == 2

@@ -165,6 +165,6 @@ def test_what_another_policy_left_ends_first() -> None:
     line.turn(policy="static", static_batch_size=2)
     line.arrive((3, 1), (3, 1))
     assert line.steps(2) == ["B6", "a b"]
-    assert line.why == "batch 2/2, until what ran before has ended"
+    assert line.why == "batch 2/2, until the requests that run have ended"
     assert line.steps(3) == ["a", "a", "C3 D3"]
     line.engine.finish()
