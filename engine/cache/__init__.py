@@ -25,7 +25,8 @@ Where layers differ in the number or the size of their heads, the pool has a par
 to keys and values of an earlier layer (Gemma 3n, Gemma 4) shares that layer's place and stores
 nothing.
 
-Swapped-out blocks lie in a pool in host memory, whose books are checked likewise (`host`). On a GPU
-that pool is pinned, and its copies run in the stream of the steps, in pieces of 32 MiB: a block's
-keys and values of all layers are one row, and neighbouring rows are one copy (`host_store`).
+Swapped-out blocks lie in a pool in host memory, whose accounting is checked in the same way
+(`host`). On a GPU that pool is pinned, and its copies run in the stream of the steps, in pieces of
+32 MiB: a block's keys and values of all layers are one row, and neighbouring rows are one copy
+(`host_store`).
 """

@@ -47,7 +47,7 @@ class HostStore:
         except RuntimeError as error:
             raise HostMemoryError(
                 f"{num_rows * self.row_bytes} bytes of host memory for swapping (swap_memory) "
-                f"cannot be had: {error}"
+                f"cannot be allocated: {error}"
             ) from error
 
     def fill(self, rows: Sequence[int], source: Tensor) -> None:

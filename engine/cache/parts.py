@@ -38,7 +38,7 @@ class PoolParts:
             part.swap_in(pairs)
 
     def swap_rate(self) -> float:
-        """See `KVStorage.swap_rate`: the rate of all parts, one after the other."""
+        """See `KVStorage.swap_rate`: the rate of copying all parts one after another."""
         rates = [part.swap_rate() for part in self._parts]
         if not all(rates):
             return 0.0

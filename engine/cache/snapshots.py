@@ -101,5 +101,7 @@ class SnapshotPool:
             AssertionError: a snapshot is lost or duplicated, or held but not kept.
         """
         everywhere = [*self._free, *self._pending, *self._kept.values()]
-        assert sorted(everywhere) == list(range(self.num_snapshots)), "a snapshot is lost or twice"
-        assert self._held.keys() <= self._kept.keys(), "a snapshot is held that is not there"
+        assert sorted(everywhere) == list(range(self.num_snapshots)), (
+            "a snapshot is lost or counted twice"
+        )
+        assert self._held.keys() <= self._kept.keys(), "a snapshot is held but not kept"

@@ -107,5 +107,5 @@ def test_a_lost_snapshot_is_found_out(lose: str) -> None:
     pool = SnapshotPool(2)
     pool.allocate()
     getattr(pool, lose).pop()
-    with pytest.raises(AssertionError, match="lost or twice"):
+    with pytest.raises(AssertionError, match="lost or counted twice"):
         pool.check()

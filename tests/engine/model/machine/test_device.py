@@ -399,7 +399,9 @@ def test_host_memory_that_is_refused_costs_the_swap_and_not_the_start(
     def make(envelope: EngineConfig) -> str:
         tried.append(envelope.num_host_blocks)
         if envelope.num_host_blocks:
-            raise HostMemoryError("4 bytes of host memory for swapping cannot be had: refused")
+            raise HostMemoryError(
+                "4 bytes of host memory for swapping cannot be allocated: refused"
+            )
         return "runner"
 
     envelope = EngineConfig(num_blocks=8, max_model_len=64, num_host_blocks=5)
@@ -413,7 +415,7 @@ def test_host_memory_that_is_refused_costs_the_swap_and_not_the_start(
     assert tried == [5, 0]
     assert caplog.messages == [
         "preempted requests are computed again, and not swapped: 4 bytes of host memory for "
-        "swapping cannot be had: refused"
+        "swapping cannot be allocated: refused"
     ]
     assert with_swap(make, without, is_asked=False) == ("runner", without)
     assert tried == [5, 0, 0]
