@@ -1,4 +1,4 @@
-"""The engine as a service: the threads around a core, and the models that come and go.
+"""The engine as a service: the threads around a core, and how models are loaded and replaced.
 
 `EngineHost` is the only `EngineClient` so far. Its thread `engine` loads models, owns the core and
 steps it. The thread `engine-text` (`TextThread`) turns the step's tokens into text, so that

@@ -1,4 +1,5 @@
-"""Mail: messages to the engine's thread: commands for the core, or the model to load next."""
+"""Mail: a message to the engine's thread, either a command for the core or the model to load
+next."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class TextThread:
     """Keeps tokenization, detokenization and stop strings off the step's critical path.
 
     Submissions, aborts, changes of priority and load requests pass through here in order, so that
-    each submission reaches the model it was made for, and nothing about it overtakes it.
+    each submission reaches the model it was made for, and no later message about it overtakes it.
     Submissions after a load request wait here, not yet encoded, until that model is loaded, and the
     load request waits for the submissions before it. A user's submissions reach the engine in
     order. Users take turns in the encoding queue (`Encodings`), which delays no text.
@@ -152,7 +152,8 @@ class TextThread:
             self._post(partial(self._process, outputs, self._clock()))
 
     def describe(self, view: BlockView, tell: Callable[[BlockView], None]) -> None:
-        """Add the text of a block's tokens, and pass the view on, on the text thread."""
+        """Add the text of a block's tokens to its view, and call `tell` with it, on the text
+        thread."""
         self._post(partial(self._describe, view, tell))
 
     def hold(self, request: LoadRequest) -> None:
@@ -164,7 +165,8 @@ class TextThread:
         self._post(partial(self._hold, request))
 
     def serve(self, model: LoadedModel, request: LoadRequest) -> None:
-        """Pass waiting submissions to a loaded model, unless one newer than `request` is due."""
+        """Pass waiting submissions to a loaded model, unless a load request newer than `request`
+        waits."""
         self._post(partial(self._serve, model, request))
 
     def refuse(self, error: EngineError, request: LoadRequest) -> None:
@@ -182,7 +184,8 @@ class TextThread:
             self._thread.join(JOIN_TIMEOUT)
 
     def _close(self, error: EngineError) -> bool:
-        """Make the text thread stop after what was posted so far; False if it already does."""
+        """Make the text thread stop after the calls posted so far; False if it is already
+        stopping."""
         with self._lock:
             if self._closed is not None:
                 return False
