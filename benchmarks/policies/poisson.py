@@ -38,8 +38,8 @@ def run(seed: int) -> dict[str, Chart]:
     title(f"B. Poisson arrivals, simulated: {box.name}, {SLOTS:,} token slots")
     say(
         f"{REQUESTS} requests at each rate, {example.input_len} tokens in, {example.output_len} "
-        "out. static starts with what is there when idle (static_fill is idle); dynamic waits up "
-        "to 100 ms for company."
+        "out. static starts with the requests that wait when idle (static_fill is idle); dynamic "
+        "waits up to 100 ms for company."
     )
     results = {
         rate: {

@@ -23,8 +23,8 @@ class BlockState(StrEnum):
 
 
 class BlockSegment(NamedTuple):
-    """A segment of neighbouring blocks: a run of one state and the same holders, or, if there are
-    more runs than a map may have segments, several states.
+    """Neighbouring blocks, all of one state and with the same holders. If the pool has more such
+    runs than a map may have segments, a segment joins several of them.
 
     Attributes:
         first: its first block.

@@ -103,8 +103,9 @@ class LoadRequest:
         snapshot_memory: bytes for states of prefixes, if the model keeps states; 0 is none.
         quantize: format for quantized weights, one of `engine.api.config.QUANTIZATIONS`.
         knobs: start values of the live policy, by the names of `engine.api.knobs.Knobs`.
-        spare_encoder: whether a second process that encodes starts with the model: strangers send
-            prompts, and one that is stuck or long would have others wait for its start.
+        spare_encoder: whether a second encoding process starts together with the model. Set it
+            where strangers send prompts: if one of these is long or gets stuck, the others need not
+            wait until a second process has started.
     """
 
     model: str
@@ -158,14 +159,15 @@ class EngineClient(Protocol):
         ...
 
     def block(self, number: int) -> BlockView | None:
-        """Details of a KV block, as of the last call for it; None until they are known, and if
-        there is no such block. Each call requests newer ones, made between two steps.
+        """Details of a KV block, as of the last call for it. None until they are known, and if
+        there is no such block. Each call requests newer details, which the engine collects between
+        two steps.
         """
         ...
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
-        """The available records of steps numbered above `since`. The last ones of a model stay
-        until another model is loaded.
+        """The records of the steps after number `since`, as far as they are still kept. A model's
+        last records stay until another model is loaded.
         """
         ...
 
@@ -229,12 +231,12 @@ class EngineClient(Protocol):
 
         Args:
             prompt: a text, without a template, in which special tokens count; or a chat, with its
-                template and the start of the next reply. A last message that is a reply is
+                template and the start of the next reply. If the last message is a reply, it is
                 continued.
             sampling: as `Submission.sampling`; it has a chat's tools and template arguments.
             add_special_tokens: whether a text gets the tokenizer's tokens for the start of a
                 sequence.
-            user: the user whose turn among prompts it takes.
+            user: the user in whose turn it is encoded (users take turns in the encoding queue).
         """
         ...
 

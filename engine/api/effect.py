@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import Distribution
 
-# Fewer samples than these on either side mean chance.
+# With fewer samples than this on either side, a difference may be chance.
 MIN_SAMPLES = 5
 # A 99th percentile is near the largest sample, which is mostly chance with fewer samples.
 MIN_TAIL_SAMPLES = 20
@@ -96,7 +96,7 @@ class Pair(NamedTuple):
     """A figure before and after the change.
 
     Attributes:
-        few: why these two are not comparable for themselves; empty if they are.
+        few: why this pair has too few samples to compare; empty if it has enough.
     """
 
     before: Figure
@@ -149,8 +149,8 @@ class Effect:
         )
 
     def _sides(self) -> Iterator[tuple[str, Figures]]:
-        """The measurements of both sides, with their time spans in words. Neither span reaches back
-        to the start."""
+        """The measurements of both sides, each with its time span in words. Neither span reaches
+        back to the engine's start."""
         for when, of in (("before", self.before), ("since", self.since)):
             yield f"in {max(of.seconds, 1):.0f}s {when}", of
 

@@ -69,7 +69,7 @@ class Knobs:
     )
     prefill_chunk: int = knob(
         0,
-        "most prompt tokens of one request a step; 0 is no cap",
+        "most prompt tokens of one request in a step; 0 is no cap",
         lambda config, _policies: KnobRange(low=0, high=config.max_num_batched_tokens),
         "tokens",
         2,
@@ -102,7 +102,7 @@ class Knobs:
     )
     static_fill: str = knob(
         "idle",
-        "start a static batch with what is there when idle, or only when full",
+        "idle starts a static batch with the requests that wait, full only with a full one",
         KnobRange(choices=FILL_NAMES),
         acts="policy",
     )
@@ -116,14 +116,14 @@ class Knobs:
     )
     waiting_served_ratio: float = knob(
         0.3,
-        "waiting over running requests at which prompts interrupt decodes; 0 is at once",
+        "ratio of waiting to running requests at which prompts interrupt decodes; 0 is at once",
         KnobRange(low=0.0, high=10.0),
         step=0.1,
         acts="policy",
     )
     max_waiting_tokens: int = knob(
         20,
-        "tokens of those that run after which prompts interrupt whatever the ratio",
+        "tokens of each running request after which prompts interrupt, whatever the ratio",
         KnobRange(low=1, high=10_000),
         "tokens",
         2,
@@ -145,7 +145,7 @@ class Knobs:
     )
     ageing: float = knob(
         60.0,
-        "waiting worth one level of priority, or 1,000 tokens of prompt; 0 is no ageing",
+        "waiting time worth one level of priority, or 1,000 prompt tokens; 0 is no ageing",
         KnobRange(low=0.0, high=86_400.0),
         "s",
         2,
@@ -167,8 +167,8 @@ class Knobs:
         "requests",
         2,
     )
-    draining: bool = knob(False, "admit nothing new; what was admitted ends", SWITCH)
-    paused: bool = knob(False, "plan nothing; all stand still", SWITCH)
+    draining: bool = knob(False, "admit no new requests; admitted ones run to their end", SWITCH)
+    paused: bool = knob(False, "plan no steps; all requests stand still", SWITCH)
 
 
 KNOB_SPECS = specs_of(Knobs)
@@ -236,7 +236,7 @@ def parse_weights(text: str) -> dict[str, float]:
         user, equals, number = part.rpartition("=")
         weight = float(number)
         if not equals or not user.strip() or not 0 < weight < math.inf:
-            raise ValueError(f"{part} is no weight")
+            raise ValueError(f"{part} is not a weight")
         weights[user.strip()] = weight
     return weights
 
@@ -256,7 +256,7 @@ def change_knobs(
     for name, value in changes.items():
         spec = _SPECS.get(name)
         if spec is None:
-            raise InvalidConfigError(f"{name} is no knob; allowed are {', '.join(_SPECS)}", name)
+            raise InvalidConfigError(f"{name} is not a knob; allowed are {', '.join(_SPECS)}", name)
         checked[name] = _check(spec, value, spec.range(config, policies))
     changed = replace(knobs, **checked)  # type: ignore[arg-type]  # _check made the types right
     if changed.max_num_batched_tokens < changed.max_num_seqs:

@@ -15,7 +15,8 @@ from engine.api.structure import Structure
 from engine.api.tools import MAX_TOOLS, MAX_TOOLS_BYTES, check_tools, json_bytes
 
 MAX_STOPS = 16
-# Of all: each reply tests each at each character, and holds back text as long as the longest.
+# For all stop strings together: each reply tests each of them at each character, and holds back as
+# much text as the longest one has.
 MAX_STOP_BYTES = 1 << 14
 # As JSON, as much as tools may have, because templates take documents in this way.
 MAX_ARGUMENT_BYTES = MAX_TOOLS_BYTES
@@ -96,15 +97,17 @@ class SamplingParams:
     )
     repetition_penalty: float = parameter(
         1.0,
-        "above 1, makes tokens that came in prompt or reply less likely",
+        "above 1, makes tokens that are already in prompt or reply less likely",
         NumberRange(0.0, 100.0, above=True),
     )
     presence_penalty: float = parameter(
-        0.0, "subtracted once from tokens that came in the reply", NumberRange(-2.0, 2.0)
+        0.0,
+        "subtracted once from the logits of tokens that are already in the reply",
+        NumberRange(-2.0, 2.0),
     )
     frequency_penalty: float = parameter(
         0.0,
-        "subtracted from tokens for each time that they came in the reply",
+        "subtracted from a token's logit for each time that it is already in the reply",
         NumberRange(-2.0, 2.0),
     )
     logit_bias: tuple[tuple[int, float], ...] = parameter(
@@ -114,34 +117,34 @@ class SamplingParams:
     )
     logprobs: int | None = parameter(
         None,
-        "log-probability and rank of each token, and so many of the likeliest",
+        "log-probability and rank of each token, and of this many of the likeliest",
         NumberRange(0, MAX_LOGPROBS),
         interfaces=("text",),
         names={"chat": "top_logprobs", "mqtt": "top_logprobs"},
     )
     prompt_logprobs: int | None = parameter(
         None,
-        "the same of the tokens of the prompt, which are then all computed",
+        "the same for each token of the prompt, all of which are then computed",
         NumberRange(0, MAX_LOGPROBS),
     )
     seed: int | None = parameter(
         None,
-        "where the randomness comes from; not set, each reply draws its own",
+        "start value of the random numbers; if not set, each reply draws its own",
         NumberRange(0, 2**64 - 1, of_minus_one=True),
     )
     min_tokens: int = parameter(
-        0, "the reply does not end before so many tokens", NumberRange(0, 2**31 - 1)
+        0, "the reply does not end before it has this many tokens", NumberRange(0, 2**31 - 1)
     )
     max_tokens: int | None = parameter(
         None,
-        "most tokens of a reply; not set, all that fit",
+        "most tokens of a reply; if not set, as many as fit",
         NumberRange(1, 2**31 - 1, of_minus_one=True),
         interfaces=(*COMMON, "messages"),
         names={"responses": "max_output_tokens"},
     )
     stop: tuple[str, ...] = parameter(
         (),
-        "a text or a list of texts: each ends the reply and is no part of it",
+        "a text or a list of texts: each ends the reply and is not part of it",
         f"text or a list of at most {MAX_STOPS} texts, none of them empty, "
         f"{MAX_STOP_BYTES >> 10} KiB in all",
         names={"messages": "stop_sequences"},
@@ -151,7 +154,9 @@ class SamplingParams:
         "a list of token ids: each ends the reply",
         f"a list of at most {MAX_STOP_TOKENS} token ids",
     )
-    ignore_eos: bool = parameter(False, "go on past the model's own end", "true or false")
+    ignore_eos: bool = parameter(
+        False, "continue after the model's end-of-sequence token", "true or false"
+    )
     chat_template_kwargs: Mapping[str, object] = parameter(
         {},
         "arguments of the chat template, which differ from model to model",
@@ -190,7 +195,7 @@ class SamplingParams:
         if self.structure is not None and not isinstance(self.structure, Structure):
             raise InvalidRequestError(
                 f"structure is {reprlib.repr(self.structure)}; it must be a Structure, or "
-                "`override` be given the map that states one",
+                "`override` takes the map that states one",
                 "structure",
             )
         if not isinstance(self.ignore_eos, bool):
@@ -207,7 +212,7 @@ class SamplingParams:
         for name in changes:
             if name not in SAMPLING_SPECS:
                 allowed = ", ".join(sorted(SAMPLING_SPECS))
-                text = f"{name} is no sampling parameter; allowed are {allowed}"
+                text = f"{name} is not a sampling parameter; allowed are {allowed}"
                 raise InvalidRequestError(text, name)
         # JSON and TOML only have lists and maps, and JSON's keys are strings.
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
@@ -320,7 +325,7 @@ class SamplingParams:
             )
         if taken := RESERVED_ARGUMENTS.intersection(arguments):
             raise InvalidRequestError(
-                f"{name} has {min(taken)!r}, which is no argument of a chat template", name
+                f"{name} has {min(taken)!r}, which cannot be an argument of a chat template", name
             )
         if "tools" in arguments:
             raise InvalidRequestError(f"{name} has 'tools', which is a field of its own", name)
@@ -350,7 +355,7 @@ _SHARED = tuple(name for name in _RANGES if name not in _OWN)
 def as_number(name: str, value: object) -> object:
     """Convert a request's number to an integer parameter: clients without integers write 5 as
     `5.0`. llama.cpp, ollama and LM Studio write -1 for an unset value, and vLLM and transformers
-    for keeping all tokens, which is the default, too.
+    write it to keep all tokens, which is also the default.
 
     Args:
         name: name of the parameter; empty for another number.

@@ -153,4 +153,4 @@ def _refuse(kind: StructureKind, value: object) -> NoReturn:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

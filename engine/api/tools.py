@@ -35,8 +35,9 @@ class ToolCall:
         """The arguments by name.
 
         Models write broken JSON, and a client that sends it back would lose the conversation if it
-        were refused. So text that is no object is the value of `INVALID_JSON`: a template can write
-        that, and the model sees its own text. An object that was made text twice is read twice.
+        were refused. So text that is not an object becomes the value of the key `INVALID_JSON`: a
+        template can write that, and the model sees its own text. An object that was encoded as text
+        twice is decoded twice.
         """
         found: object = self.arguments
         for _ in range(2):

@@ -57,19 +57,21 @@ _SENTENCES = {
     Cause.FORK: "the prompt it forks from, of {of}, is being computed",
     Cause.PREEMPTION: "the pool just ran out of blocks",
     Cause.SLOT: "no slot: {} of {} are taken",
-    Cause.BUDGET: "no budget: the step's {} tokens are given",
-    Cause.WHOLE_PROMPT: "no budget: its {} tokens run whole, {} are left",
+    Cause.BUDGET: "no budget: the step's {} tokens are used up",
+    Cause.WHOLE_PROMPT: "no budget: its {} tokens must run in one step, {} are left",
     Cause.BLOCKS: "no blocks: it needs {}, {} of {} are free for it",
     Cause.BATCH: "batch {}/{}",
     Cause.BATCH_OR_WINDOW: "batch {}/{}, or in {} ms",
     Cause.BATCH_BEFORE: "batch {}/{}, until the batch before has ended",
-    Cause.RUN_BEFORE: "batch {}/{}, until what ran before has ended",
+    Cause.RUN_BEFORE: "batch {}/{}, until the requests that run have ended",
     Cause.PARTIAL_PREFILLS: "{} of at most {} prompts are partly computed",
     Cause.PREFILLS: "decodes go on after the prompts that are being computed",
     Cause.DECODES: "decodes go on: prompts went before them in the last step",
-    Cause.INTERRUPTION: ("decodes go on: {} of {} wait to interrupt {}, or after {} more steps"),
+    Cause.INTERRUPTION: (
+        "decodes go on: {} wait, {} would interrupt the {} that run, else {} more steps"
+    ),
     Cause.TIMELY: "those that can still meet the TTFT target go first",
-    Cause.TIME: "no time: the step's {} tokens are given",
+    Cause.TIME: "no time: the step's {} tokens are used up",
     Cause.POLICY: "{of}",
 }
 

@@ -122,7 +122,7 @@ class TestValidation:
             (
                 {"speed": 1},
                 "speed",
-                "speed is no knob; allowed are policy, order, victim, preemption, max_num_seqs, "
+                "speed is not a knob; allowed are policy, order, victim, preemption, max_num_seqs, "
                 "max_num_batched_tokens, prefill_chunk, max_partial_prefills, watermark, "
                 "prefix_caching, static_batch_size, static_fill, batch_window_ms, "
                 "waiting_served_ratio, max_waiting_tokens, ttft_target_ms, tpot_target_ms, ageing, "

@@ -71,7 +71,7 @@ class TestTheReason:
         engine.submit("a", list(range(16)), 2)
         engine.submit("b", PROMPT, 2)
         engine.step()
-        assert self.reasons(engine) == {"b": "no budget: the step's 8 tokens are given"}
+        assert self.reasons(engine) == {"b": "no budget: the step's 8 tokens are used up"}
 
     @pytest.mark.parametrize(
         ("knob", "reason"),
