@@ -72,7 +72,7 @@ def serve(loaded: LoadedModel, prompts: list[list[int]]) -> Served:
     small for all of them.
 
     Raises:
-        BadEndError: a request was refused, failed, or did not come to an end.
+        BadEndError: a request was refused, failed, or did not finish.
     """
     steps = 0
     core = EngineCore(

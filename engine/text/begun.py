@@ -13,7 +13,7 @@ def begun_text(
     """The text of a partial reply behind the prompt: thinking and content, with the markup that
     models write around them.
 
-    A message has lost the white space around the markup, so it is what models usually write.
+    A message no longer has the white space around the markup, so the usual white space is written.
 
     Args:
         is_open: whether the prompt ends with the tag that opens the thinking.

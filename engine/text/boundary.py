@@ -17,8 +17,8 @@ class ToolCallBoundary:
     opening (`begins_call`).
 
     As in `Parts`, two inputs are needed. Openings are found in the text as it is detokenized, with
-    special tokens by name (`take`). Which of it is content, and shown at all, is known later
-    (`give`).
+    special tokens by name (`take`). Only later is it known which characters are content, and
+    whether they are shown (`give`).
 
     Args:
         openings: texts with which a call may begin, none of them empty.
@@ -77,7 +77,7 @@ class ToolCallBoundary:
             self._may_begin = begins is not False
             if self._may_begin:
                 return
-        # Each character after the certain ones may be content, and at most one character of it.
+        # Each character after the certain ones gives at most one character of content.
         behind = max(0, num_given - self._num_read + self._num_blank)
         self.length = max(self.length, self._num_content - behind)
 

@@ -70,7 +70,7 @@ def read_calls(
     if calling.has_channels and not calling.is_stated:
         return _read_channels(_text(tokenizer, reply))
     said, closes_unopened = _content(_text(tokenizer, reply), calling.tags, is_open=is_open)
-    # An argument of a call may have the closing tag, too.
+    # A closing tag may also occur within an argument of a call.
     text = _text(tokenizer, reply) if closes_unopened else said
     use = _read_text(tokenizer, prompt, reply, tools, calling, text)
     if use is None or not closes_unopened:
@@ -175,7 +175,7 @@ def _read_stated(
     if any(event["field"] == CALLS for event in parser.initial_events):
         # If the start of the reply is not found, the whole prompt counts as a part of it, and calls
         # quoted in its messages would be made.
-        raise ValueError("the prompt has tool calls in it")
+        raise ValueError("the prompt contains tool calls")
     text = _text(tokenizer, reply)
     events: list[dict[str, Any]] = []
     try:
@@ -201,7 +201,7 @@ def _read_stated(
         said = [value for value in values if value]
     shown = _text(tokenizer, reply, shown=True)
     if not all(isinstance(one, str) and one in shown for one in said):
-        raise ValueError("the content beside the tool calls is none of the reply's text")
+        raise ValueError("the content beside the tool calls is not part of the reply's text")
     return ToolUse(tuple(map(_call, calls)), "\n\n".join(said))
 
 

@@ -96,7 +96,7 @@ class ChatCodec:
             role = messages[-1].role if messages else None
             raise InvalidRequestError(
                 f"begun is {begun}, and the role of the last message is {role!r}; only a reply of"
-                " the assistant's can be gone on with",
+                " the assistant can be continued",
                 "begun",
             )
         if context is not None and context.num_messages == len(messages):
@@ -152,7 +152,7 @@ class ChatCodec:
         """
         if self._grammars is None:
             raise InvalidRequestError(
-                "structure is stated, and replies of this model can be given none",
+                "structure is stated, but this model does not support structures",
                 "structure",
             )
         start = len(prompt) - begun
@@ -245,7 +245,7 @@ class ChatCodec:
         if self._channels is not None:
             return ChannelParts(self._channels, has_begun=begins_message(self._end(prompt)))
         if self._tags is None or arguments is None:
-            return None  # Who writes the prompt reads the tags.
+            return None  # A client that writes the prompt itself gets the tags as text.
         return TaggedParts(self._tags, is_open=self.is_open(prompt, arguments))
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> ToolCallBoundary | None:

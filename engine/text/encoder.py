@@ -153,7 +153,7 @@ class ChatEncoder:
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
-        """The token ids with which every chat begins that starts with `messages`.
+        """The token ids shared by all chats that start with `messages`.
 
         They are found by encoding two chats that continue differently. Encoding `messages` alone
         would not do: a template may fold a system message into the user's, and a tokenizer may join
@@ -486,8 +486,8 @@ class ChatEncoder:
         num_covered: int,
         arguments: Mapping[str, object],
     ) -> bool:
-        """Whether the template writes all tool results, and all after the marked reply. Some write
-        them only beside the call.
+        """Whether the template writes all tool results, and writes them all after the marked reply.
+        Some templates write results only beside their calls.
         """
         outcomes = [message.role == "tool" for message in marked[num_covered:]]
         if not any(outcomes):
@@ -539,10 +539,9 @@ class ChatEncoder:
         return token_ids[1:] if self._anchor else token_ids
 
     def _find_turns(self) -> str:
-        """The text that the chat template writes before messages other than replies, and after
-        those of tools, as far as it can be found. Text before replies is left out, because the
-        template may write more there than the mark of a turn, such as the beginning of the
-        reasoning.
+        """The text that the chat template writes before messages other than replies and after tool
+        messages, as far as it can be found. Text before replies is left out, because the template
+        may write more there than the mark of a turn, such as the beginning of the reasoning.
         """
         if not self._vocabulary.has_template:
             return ""
@@ -574,7 +573,7 @@ class ChatEncoder:
 
 
 def _apart(message: ChatMessage) -> list[ChatMessage]:
-    """A message that says something and calls as two messages."""
+    """Split a message with both content and calls into two messages."""
     if not message.content or not message.tool_calls:
         return [message]
     return [replace(message, tool_calls=()), replace(message, content="", thinking="")]

@@ -293,7 +293,7 @@ class PythonForm(Form):
         try:
             node = ast.parse(f"call{source}", mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise UnreadableCallError(f"a call is no Python: {type(error).__name__}") from None
+            raise UnreadableCallError(f"a call is not Python: {type(error).__name__}") from None
         if not isinstance(node, ast.Call) or node.args:
             raise UnreadableCallError("the arguments of a call have no names")
         given = {}
@@ -680,7 +680,7 @@ def decode(text: str, at: int) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(text, _bare(text, at))
     except json.JSONDecodeError as error:
-        raise UnreadableCallError(f"a call is no JSON: {error.msg}") from None
+        raise UnreadableCallError(f"a call is not JSON: {error.msg}") from None
 
 
 def _decode_calls(text: str, at: int) -> tuple[Any, int]:
@@ -698,7 +698,7 @@ def _decode_calls(text: str, at: int) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         value, end = _decode_unclosed(text[start : error.pos].rstrip(), error), error.pos
         if _BEHIND.match(text, end) is None:
-            raise UnreadableCallError(f"a call is no JSON: {error.msg}") from None
+            raise UnreadableCallError(f"a call is not JSON: {error.msg}") from None
     while (behind := _bare(text, end)) < len(text) and text[behind] in "}]":
         end = behind + 1
     return value, end
@@ -714,7 +714,7 @@ def _decode_unclosed(text: str, error: json.JSONDecodeError) -> Any:
             return _DECODER.decode(text + closing)
         except json.JSONDecodeError:
             continue
-    raise UnreadableCallError(f"a call is no JSON: {error.msg}") from None
+    raise UnreadableCallError(f"a call is not JSON: {error.msg}") from None
 
 
 def _brackets(text: str, at: int) -> tuple[str, int]:

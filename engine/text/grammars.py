@@ -57,8 +57,8 @@ class Grammars:
 
         That takes 0.2 to 1.4 s and holds the interpreter's lock for some 0.3 s with a vocabulary of
         150,000 words, which is better spent right after loading than while the model serves many.
-        If loading waited for it, loading would take up to a third longer. It is not tried if the
-        model is closed meanwhile.
+        If loading waited for it, loading would take up to a third longer. If the model is closed
+        meanwhile, nothing is prepared.
         """
         try:
             if self._has_end:

@@ -102,8 +102,8 @@ class ContentGuard:
         if token_ids is None or self._count(token_ids) <= most:
             return token_ids
         raise InvalidRequestError(
-            "messages spell a special token of the model that its chat template cannot be kept "
-            "from putting together",
+            "messages spell a special token of the model, and its chat template puts it together "
+            "again after it was broken up",
             "messages",
         )
 
@@ -114,9 +114,9 @@ class ContentGuard:
     ) -> Counter[int]:
         """Count the guarded tokens of the same chat with harmless words.
 
-        A template may refuse words where it looks for something else, which says nothing of the
-        chat. Then those words stay that can be no part of a token, or the characters are set apart
-        from each other instead.
+        A template may refuse the harmless words where it expects something else; that is not the
+        chat's fault. Then only words that may be part of a token are replaced, or the characters
+        are separated instead.
         """
         for change, change_name in ((_blank, self._blank_name), (self._blank_words, None)):
             with suppress(InvalidRequestError):

@@ -1,4 +1,4 @@
-"""Jobs: what an encoder does, within which limits, and how its process is asked and answers.
+"""Jobs: the work of an encoder, its limits, and the messages to and from its process.
 
 A job travels to the process by pickle. The answer is plain data, because the process runs a model's
 own code on text from strangers.
@@ -95,7 +95,7 @@ class Job(ABC, Generic[T]):
 
     def late(self, seconds: float) -> InvalidRequestError:
         """The error if it used up its time, `seconds`."""
-        text = f"{self.failure}: {self.doer} did not come to an end within {seconds:.3g} s"
+        text = f"{self.failure}: {self.doer} did not finish within {seconds:.3g} s"
         return InvalidRequestError(text, self.param)
 
     def greedy(self) -> InvalidRequestError:
@@ -104,7 +104,8 @@ class Job(ABC, Generic[T]):
         return InvalidRequestError(text, self.param)
 
     def fatal(self, words: str) -> InvalidRequestError:
-        """The error if it crashed its process, whose last words are `words`."""
+        """The error if it crashed its process.  `words` is the end of that process's standard
+        error."""
         text = f"{self.failure}: {self.doer} broke down over it: {words}"
         return InvalidRequestError(text, self.param)
 
@@ -214,7 +215,8 @@ class PromptJob(_Encoding):
 
 @dataclass(frozen=True, slots=True)
 class PrefixJob(_Encoding):
-    """A beginning of chats whose tokens they share (`ChatEncoder.common_prefix`)."""
+    """The start of several chats, to find the tokens that they share
+    (`ChatEncoder.common_prefix`)."""
 
     messages: tuple[ChatMessage, ...]
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -255,7 +257,7 @@ class BegunJob(_Encoding):
     reply: ChatMessage
     is_open: bool
     name: ClassVar[str] = "encoding the reply"
-    failure: ClassVar[str] = "the reply cannot be gone on with"
+    failure: ClassVar[str] = "the reply cannot be continued"
     doer: ClassVar[str] = "the model's tokenizer"
 
     @property
@@ -271,7 +273,7 @@ class EndsJob(_Encoding, _Question[list[int]]):
     """The tokens that end a reply by the chat template (`ChatEncoder.turn_ends`)."""
 
     name: ClassVar[str] = "finding out how replies end"
-    failure: ClassVar[str] = "how replies end cannot be found out"
+    failure: ClassVar[str] = "it cannot be determined how replies end"
     doer: ClassVar[str] = "the model's chat template"
 
     def run(self, encoder: ChatEncoder) -> list[int]:
@@ -283,7 +285,7 @@ class OpeningsJob(_Question[Openings]):
     """The openings of tool calls (`ChatEncoder.openings`)."""
 
     name: ClassVar[str] = "finding out how tool calls begin"
-    failure: ClassVar[str] = "how tool calls begin cannot be found out"
+    failure: ClassVar[str] = "it cannot be determined how tool calls begin"
     doer: ClassVar[str] = "the model's chat template or response template"
 
     def run(self, encoder: ChatEncoder) -> Openings:

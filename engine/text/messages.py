@@ -131,7 +131,7 @@ def check(messages: Sequence[ChatMessage]) -> None:
     if last.role not in ASKING:
         raise InvalidRequestError(
             f"messages[{at}].role is {last.role!r}; "
-            "the last message must be from the user or a tool, but for those of the system",
+            "the last message must be from the user or a tool, apart from system messages",
             "messages",
         )
     if last.role == "user" and not last.content.strip():

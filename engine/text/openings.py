@@ -1,7 +1,7 @@
 """Openings: the texts that may begin a tool call, derived from a tokenizer's response template.
 
-An expression comes with the model. It is parsed here, and tested for what it matches, which may
-take for ever; so all but `states_calls` runs in the processes of `engine.text.pool`.
+An expression comes with the model. It is parsed and tried here, and trying it may never end. So
+everything but `states_calls` runs in the processes of `engine.text.pool`.
 """
 
 from __future__ import annotations

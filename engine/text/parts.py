@@ -8,7 +8,8 @@ from enum import Enum, auto
 
 
 class Part(Enum):
-    """A text's part of a reply. Markup separates the parts and is never shown."""
+    """The part of a reply to which a text belongs. Markup separates the parts and is never
+    shown."""
 
     THINKING = auto()
     CONTENT = auto()

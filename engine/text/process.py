@@ -138,7 +138,7 @@ class EncoderProcess:
         try:
             trouble = self._channel.receive(time.monotonic() + START_SECONDS)
             if not trouble:
-                what = "the model's chat template or tokenizer did not come to an end"
+                what = "the model's chat template or tokenizer did not finish"
                 trouble = self._channel.receive(time.monotonic() + self._seconds)
         except TimeoutError:
             self.kill()
@@ -201,7 +201,7 @@ class EncoderProcess:
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL_BYTES))
         words = self._said.read().decode(errors="replace").strip()
         if words:
-            log.error("a process that encoded prompts ended and had said: %s", words)
+            log.error("a process that encoded prompts ended; its last output was: %s", words)
         code = self._process.returncode
         return _LastWords(words, code)
 

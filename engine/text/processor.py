@@ -132,7 +132,7 @@ class _Reply:
         return self._split("".join(pieces))
 
     def flush(self, last: int | None = None) -> tuple[str, str]:
-        """Give out the rest of the text, which counts as part of the last token's.
+        """Return the rest of the text, which counts as text of the last token.
 
         Args:
             last: the token that ended the output and is not shown.
@@ -161,7 +161,7 @@ class _Reply:
         return True
 
     def told(self, use: ToolUse) -> ToolUse:
-        """The reply's tool calls, and its content without the text already skipped."""
+        """The reply's tool calls, and its content without the skipped start."""
         content = behind_skipped(self.skipped, use.content)
         if self.certain is not None:
             content = beside_calls(self.certain.text, content)

@@ -57,8 +57,8 @@ class StopMatcher:
     The output ends at the stop string that is complete first. If several are complete with the same
     character, the longest counts. So the cut does not depend on how the text is split into tokens.
     A stop string counts only if its last character is in the text of a token numbered `min_tokens`
-    or more, from 1; it may begin in an earlier one. Special tokens, which have no text, are matched
-    by their names, whole ones: clients state `<|im_end|>`, or a name and the text behind it.
+    or more, from 1; it may begin in an earlier one. Special tokens have no text and are matched by
+    their whole names: clients state `<|im_end|>`, or a name and the text after it.
 
     Attributes:
         stopped_at: number of the token in whose text a stop string ended; None while none has.
@@ -80,7 +80,7 @@ class StopMatcher:
         the longest stop string. After a stop there is no more text.
 
         Args:
-            name: of a special token, which stands behind the text and is not shown.
+            name: name of a special token, which follows the text and is not shown.
         """
         if self.stopped_at is not None:
             return ""
@@ -102,7 +102,7 @@ class StopMatcher:
         return _shown(read[:cut])
 
     def flush(self) -> str:
-        """Give out the text that was held back, at the end of the output."""
+        """Return the text that was held back, at the end of the output."""
         held, self._held = _shown(self._held), []
         return held
 

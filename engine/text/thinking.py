@@ -22,7 +22,7 @@ _KNOWN = (
 )
 # Names of the message field for thinking in templates.
 FIELDS = ("thinking", "reasoning_content", "reasoning")
-# A closing tag behind one of these is quoted, and ends no thinking.
+# A closing tag after one of these is quoted, and does not end the thinking.
 _QUOTES = frozenset("`'\"\u2018\u201c\u00ab")
 
 
@@ -62,8 +62,9 @@ class Tags(NamedTuple):
         """Whether a reply behind a prompt begins as thinking.
 
         Only the end of the prompt shows that. A template that cuts old replies at the closing tag
-        says nothing of new ones: those of Qwen3 need not think. Nor does one that writes the
-        closing tag alone before old replies: with DeepSeek V3.1 and GLM-4.7 these have not thought.
+        does not show how new ones begin: with Qwen3 they need not think. Neither does a template
+        that writes the closing tag alone before old replies: with DeepSeek V3.1 and GLM-4.7 it
+        marks replies without thinking.
 
         Args:
             begins: whether replies begin as thinking unless the prompt closes it.
@@ -101,12 +102,12 @@ class TaggedParts(Parts):
     """The parts of a reply that may begin with thinking between tags.
 
     Thinking stands at the beginning of a reply, or nowhere: a tag that a reply quotes later is
-    content. It may be in several blocks with nothing between them: models open another one behind
-    one that is empty. A reply may begin with the closing tag. Line breaks around the tags are
-    markup, as templates have it.
+    content. It may be in several blocks with nothing between them: models open another block after
+    an empty one. A reply may begin with the closing tag. Line breaks around the tags are markup, as
+    templates have it.
 
-    A closing tag behind content, with no opening one before it, is markup too. The content stays
-    content, since a stream has sent it by then.
+    A closing tag after content, without an opening one before it, is markup too. The content stays
+    content, because a stream has sent it by then.
 
     Args:
         is_open: whether the reply begins as thinking (`Tags.are_open`).
@@ -183,7 +184,7 @@ class TaggedParts(Parts):
             self._settle()
 
     def _settle(self) -> None:
-        """All from here on is content."""
+        """From here on, all text is content."""
         self._turn(_State.CONTENT)
         self._give(Part.CONTENT, len(self._held))
         self._is_settled = True
@@ -201,11 +202,12 @@ class TaggedParts(Parts):
         elif self._state is _State.CLOSED:
             self._skip_breaks(_State.CONTENT)
         else:
-            # A model may write the tag again that the prompt ends with, so it was looked for.
+            # A model may repeat the tag with which the prompt ends, so it was searched for.
             self._turn(_State.LEAD if self._state is _State.OPENED else _State.UNOPENED)
 
     def _open(self, blank: int, tag: int) -> None:
-        """Begin the thinking after blanks and the tag, so many characters of the held text."""
+        """Begin the thinking after these numbers of characters of the held text: blanks, then the
+        tag."""
         if self._state in (_State.START, _State.CLOSED):
             self.num_thinking += self._num_tokens
         self._give(Part.THINKING if self._has_thought else Part.MARKUP, blank)
@@ -222,7 +224,7 @@ class TaggedParts(Parts):
         self._give(Part.THINKING, len(self._held[:sure].rstrip("\n")))
 
     def _find_unopened_end(self) -> None:
-        """Find the first tag in content. An opening one, or a quote, is no end of thinking."""
+        """Find the first tag in content. An opening tag, or a quoted one, does not end thinking."""
         opening, close = self._held.find(self._tags.open), self._held.find(self._tags.close)
         if close >= 0 and not 0 <= opening < close:
             before = self._held[close - 1] if close else self._last

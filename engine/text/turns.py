@@ -43,7 +43,7 @@ class Turns(Generic[Item]):
         return user, item
 
     def end(self, user: str) -> None:
-        """Note that the user's item has been served."""
+        """Record that the user's item has been served, so that their next one may be."""
         self._served.remove(user)
         if not self._waiting and not self._served:
             self._tags.clear()

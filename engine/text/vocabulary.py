@@ -170,8 +170,8 @@ class Vocabulary:
         return token_id in self.special or self._tokenizer.convert_ids_to_tokens(token_id) is None
 
     def _only_joins_bytes(self) -> bool:
-        """Whether the text of tokens is exactly that of their bytes, joined: no decoder changes it
-        depending on neighbours.
+        """Whether the text of tokens is exactly that of their bytes, joined: the decoder changes no
+        token's text by its neighbours.
         """
         from tokenizers import decoders  # A model is loading, which needs it anyway.
 

@@ -144,7 +144,7 @@ def test_a_call_that_a_prompt_quotes_is_none_of_the_reply(
 ) -> None:
     """Where the reply's beginning is not found, transformers reads the whole prompt."""
     quoted = call("delete", '{"all": true}')
-    with pytest.raises(ValueError, match="the prompt has tool calls in it"):
+    with pytest.raises(ValueError, match="the prompt contains tool calls"):
         read(tokenizer, "the cat", prompt=f"{quoted} is what I said")
     assert read(tokenizer, "the cat", prompt=f"{quoted}{PROMPT}") is None
 
@@ -154,7 +154,7 @@ def test_content_that_is_not_the_reply_s_is_refused(byte_level: PreTrainedTokeni
     response = copy.deepcopy(RESPONSE)
     del response["fields"]["content"]["close_pattern"]
     tokenizer = tool_calling(byte_level, response)
-    with pytest.raises(ValueError, match="none of the reply's text"):
+    with pytest.raises(ValueError, match="not part of the reply's text"):
         read(tokenizer, f"{call('f', '{}')}the cat<|im_end|>")
 
 
@@ -192,8 +192,8 @@ class TestInProcesses:
             assert reader.read((*prompt, *worst), len(prompt), (), is_open=False) is None
             assert reader.read((*prompt, *worst), len(prompt), (), is_open=False) is None
         assert len(caplog.messages) == 1
-        assert "all replies stay text from here on: the reply cannot be read" in caplog.text
-        assert "did not come to an end within 0.5" in caplog.text
+        assert "all replies stay text from now on: the reply cannot be read" in caplog.text
+        assert "did not finish within 0.5" in caplog.text
         question = [ChatMessage("user", "the cat?")]
         assert hostile.run(PromptJob(tuple(question))) == list(prompt)
 

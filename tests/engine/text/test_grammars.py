@@ -132,8 +132,7 @@ def test_what_takes_too_long_is_refused(byte_level: PreTrainedTokenizerFast) -> 
     with pytest.raises(InvalidRequestError) as caught:
         pool.run(StructureJob(structure, NO_LEAD, (0,), 400))
     assert caught.value.message == (
-        "the structure cannot be compiled: the compiler of grammars did not come to an end within "
-        "0.5 s"
+        "the structure cannot be compiled: the compiler of grammars did not finish within 0.5 s"
     )
     assert caught.value.param == "structure"
     assert pool.run(TextJob("", False)) == []  # by another process
@@ -205,7 +204,7 @@ class TestCodec:
         assert self.may_say(tokenizer, grammar, "o")
         assert not self.may_say(tokenizer, grammar, "no")
         other = tokenizer.encode("</think>maybe", add_special_tokens=False)
-        with pytest.raises(InvalidRequestError, match="is not that of the reply") as caught:
+        with pytest.raises(InvalidRequestError, match="does not fit the reply") as caught:
             codec.grammar(YES, [*ids, *other], len(other))
         assert caught.value.param == "structure"
 

@@ -108,7 +108,7 @@ def test_an_expression_that_never_answers_ends_its_process_alone(
         pool.ready()
         with caplog.at_level(logging.WARNING):
             assert CallReader(pool, "model").openings() is None
-        assert "did not come to an end within 0.5 s" in caplog.text
+        assert "did not finish within 0.5 s" in caplog.text
         assert pool.run(PromptJob((ChatMessage("user", "the cat?"),)))
     finally:
         pool.close()
@@ -119,8 +119,8 @@ def test_a_model_whose_openings_take_too_long_has_none(caplog: pytest.LogCapture
         def read_calls(self, *_: object, is_open: bool) -> None: ...
 
         def openings(self) -> Openings:
-            raise InvalidRequestError("it did not come to an end", "prompt")
+            raise InvalidRequestError("it did not finish", "prompt")
 
     with caplog.at_level(logging.WARNING):
         assert CallReader(Here(Slow()), "model").openings() is None
-    assert "model: replies to requests with tools are told at their ends" in caplog.text
+    assert "model: replies to requests with tools are sent only at their ends" in caplog.text

@@ -120,7 +120,7 @@ def test_a_tokenizer_in_python_works() -> None:
         (chat("grow"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
         (chat("abort"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
         (chat("overflow"), r"encoded: the model's chat .* broke down over it: SIGSEGV$", "prompt"),
-        (chat("hang"), r"did not come to an end within 0\.5 s$", "prompt"),
+        (chat("hang"), r"did not finish within 0\.5 s$", "prompt"),
     ],
 )
 def test_a_prompt_is_refused(
@@ -274,7 +274,7 @@ def test_a_folder_may_be_removed_once_its_tokenizer_is_kept(
     [
         ("panic", r"cannot be used: Panic: retry-limit-in-match over at line 1$"),
         ("die", r"^the model's tokenizer cannot be used: SIGKILL$"),
-        ("hang", r"did not come to an end"),
+        ("hang", r"did not finish"),
     ],
 )
 def test_a_tokenizer_that_cannot_begin_is_no_model(fault: str, sentence: str) -> None:
@@ -327,7 +327,7 @@ def test_a_process_starts_before_there_is_a_tokenizer() -> None:
     ("content", "seconds", "sentence"),
     [
         ("a" * 36, 60.0, "PanicException: Onig: Regex search error: retry-limit-in-match over"),
-        ("loop", 2.0, "did not come to an end within 2 s"),
+        ("loop", 2.0, "did not finish within 2 s"),
         ("grow", 60.0, "needs more than 512 MiB of memory"),
     ],
     ids=["expression", "loop", "grow"],
