@@ -260,7 +260,7 @@ def main() -> None:
     length.add_argument("--steps", type=int, default=2000, help="training steps")
     length.add_argument("--minutes", type=float, help="training time, in place of steps")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="go on from the folder in --out")
+    parser.add_argument("--resume", action="store_true", help="continue from the folder in --out")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     arguments = parser.parse_args()

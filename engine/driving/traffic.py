@@ -63,7 +63,8 @@ class Traffic(Protocol):
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """Note that a task ended; a closed loop or a conversation may continue from here."""
+        """Record that a task ended; a closed loop or a conversation may then send its next
+        request."""
         ...
 
 

@@ -1,4 +1,5 @@
-"""The native kernels: whether this installation has them, and which ones this processor runs.
+"""The native kernels: finds out whether this installation has them, and which level this processor
+runs.
 
 `engine/native/src/` is compiled at installation, if there is a C++ compiler. It needs no headers of
 torch: tensors come by DLPack, so that one binary fits every version of torch. `kernels.hpp` is the
@@ -10,28 +11,29 @@ Weights and cache lie in memory as vectors and tiles read them: weights in packe
 features, keys by pairs of dimensions, with the 16 tokens of a block side by side, so that no score
 is a horizontal sum. A decode step is as fast as memory is kept busy, so a product in vectors asks
 for the next weights while it multiplies: with up to 64 rows reading takes as long as multiplying,
-and one would wait for the other. In tiles a product's epilogue is computed beside the next product.
-Attention fetches blocks four ahead, line by line between its products, across the border from one
-sequence and head to the next of its piece. Of latents, values are part of the keys, and each block
-of them is turned once for all heads (`attention_turning.hpp`).
+and one would wait for the other. With tiles, the epilogue of one product is computed during the
+next product. Attention fetches blocks four ahead, line by line between its products, across the
+border from one sequence and head to the next of its piece. With latents, values are part of the
+keys, and each block is transposed once for all heads (`attention_turning.hpp`).
 
 Weights may be whole numbers of 4, 5, 6 or 8 bits with a scale for each group of input features.
-Then x is made whole numbers of 15 bits, each group of a row with its own scale (`codes.hpp`), and a
-group's sum is exact: by VNNI, in AMX's tiles of bytes for more than 4 rows, or at AVX2 in products
-of 16 bits. With VNNI a code of x is two signed bytes in separate planes, which a kernel multiplies
-one after the other; with 8 bits, as in llama.cpp, SmolLM2 135M gives other greedy replies than its
-unrounded weights. For few rows, weights are unpacked beside the products. For more rows, at AVX2,
-with AVX-VNNI and in AMX's tiles, a chunk of a panel is unpacked into L1 first, once for all rows of
-a piece (`open_codes` in `multiply_codes.hpp`). `python -m benchmarks.linear --weights` measures the
+Then the activations x are rounded to whole numbers of 15 bits, each group of a row with its own
+scale (`codes.hpp`), and a group's sum is exact: by VNNI, in AMX's tiles of bytes for more than 4
+rows, or at AVX2 in products of 16 bits. With VNNI a code of x is two signed bytes in separate
+planes, which a kernel multiplies one after the other. Eight bits, as in llama.cpp, would not
+suffice: with them, greedy replies of SmolLM2 135M differ from those of its unrounded weights. For
+few rows, weights are unpacked while they are multiplied. For more rows, at AVX2, with AVX-VNNI and
+in AMX's tiles, a chunk of a panel is unpacked into L1 first, once for all rows of a piece
+(`open_codes` in `multiply_codes.hpp`). `python -m benchmarks.linear --weights` measures the
 products.
 
 A GGUF file's blocks (`blocks.hpp`: Q4_0 to Q8_0, Q2_K to Q6_K, IQ1 to IQ4, TQ1_0, TQ2_0, MXFP4,
-NVFP4) become packed codes without a detour over floats (`unpack.hpp`). IQ1, IQ3_S and TQ take 4
-bits and scales, IQ3_XXS 6, IQ2 8. The embedding is packed, too.
+NVFP4) become packed codes directly, without floats in between (`unpack.hpp`). IQ1, IQ3_S and TQ
+take 4 bits and scales, IQ3_XXS 6, IQ2 8. The embedding is packed, too.
 
 Experts are a grouped product (`experts.cpp`): the rows of each expert are put beside each other,
 and all products of all chosen experts are the pieces of one run of the pool. So each expert that
-any row chose is read once a step, and no other one is.
+any row chose is read once a step, and other experts are not read.
 
 One pool of threads computes (`pool.hpp`): the calling thread and one worker for each other core.
 Operations are cut into small pieces that are taken from a counter, so that a delayed thread holds

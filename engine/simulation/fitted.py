@@ -62,9 +62,9 @@ class Fitted:
         seconds = c + sum_i a_i ramp_i(tokens) + b . (samples, attended, read, rows of each phase)
 
     `ramp_i` is the number of tokens between two knots, which are powers of two. So the curve may
-    bend either way but never falls. It can follow the matrix products from memory-bound to
-    compute-bound, and over the steps of a kernel's tiles. Beyond the last knot it continues with
-    its last slope.
+    bend either way but never falls. It can follow matrix products from memory-bound to
+    compute-bound, and the jumps between a kernel's tile sizes. Beyond the last knot it continues
+    with its last slope.
 
     Attributes:
         error: the error on every fifth step, which the fit does not use.

@@ -56,7 +56,7 @@ class SimulatedRunner:
             lengths.pop(seq, None)
         for new in plan.new:
             lengths[new.seq] = new.num_prompt_tokens + max(new.sampling.min_tokens, 1) - 1
-        # The end is found by length, not counted down, so that a row costs 0.1 us.
+        # The end is found by comparing lengths, without counting down, so that a row costs 0.1 us.
         token_ids = tuple(
             [
                 EOS if row.start + row.count >= lengths[row.seq] else TOKEN

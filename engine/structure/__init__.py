@@ -16,8 +16,8 @@ benchmarks.structure` compares that with its peer.
   the same in each process.
 - `Matcher` follows one reply. `engine.model.step.masks` runs it beside the steps.
 
-A mask acts after bias and penalties, where the suppressed tokens act otherwise. It allows the
-tokens that end an output where the structure may end. `min_tokens` and `ignore_eos` remove these as
-long as another token is left, so that a structure is never broken and always ends.
-Log-probabilities stay those of the model.
+A mask acts after bias and penalties, at the point where suppressed tokens act in replies without a
+structure. Where the structure may end, it allows the tokens that end an output. `min_tokens` and
+`ignore_eos` remove these as long as another token is left, so that a structure is never broken and
+always ends. Log-probabilities stay those of the model.
 """

@@ -34,7 +34,8 @@ _LONGEST_REASON = 300
 # `MAX_STRUCTURE_BYTES` needed more than 64 MiB. 8 MiB overflowed at 2,496 references, and the 2 MiB
 # of a thread where stacks are unlimited at 614: that kills the process.
 STACK_BYTES = 128 << 20
-# Other threads of a server run meanwhile: a source may take all of its 10 s.
+# The priority of this thread is low, because a source may take all of its 10 s while a server's
+# other threads run.
 _NICENESS = 10
 _starting = threading.Lock()
 
@@ -43,8 +44,8 @@ class Compiler:
     """Compiles grammars for one vocabulary. Any thread may use it; the interpreter's lock is free
     meanwhile.
 
-    Each grammar is compiled on a thread of its own, in the process that tries it as in the program,
-    so that both have the same stack, whatever theirs are.
+    Each grammar is compiled on a thread of its own, both in the process that tries it and in the
+    program, so that both compile on a stack of the same size.
     """
 
     def __init__(self, words: Words) -> None:

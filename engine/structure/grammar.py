@@ -53,6 +53,6 @@ class Grammar:
         matcher = self._matcher.deep_copy()
         if not matcher.consume_tokens(list(token_ids)):
             raise InvalidRequestError(
-                "structure is not that of the reply that is to be gone on with", "structure"
+                "structure does not fit the reply that is to be continued", "structure"
             )
         return Grammar(matcher, self.ends)

@@ -14,7 +14,7 @@ Node = dict[str, Any]
 
 # Keys whose values are maps of names to schemas. The names may look like keys.
 _MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-# Keys whose values are no schemas, whatever they look like.
+# Keys whose values are not schemas, even if they look like schemas.
 _VALUES = frozenset(("const", "enum", "default", "examples", "example", "required"))
 # Formats for which llguidance has expressions; all others are remarks for people.
 _FORMATS = frozenset(
@@ -71,8 +71,8 @@ class Loosened(NamedTuple):
 
 
 def loosened(schema: Any) -> Loosened:
-    """A schema without the parts that cannot be followed. A value of its form may not have the
-    original's.
+    """A schema without the parts that cannot be followed. A value that matches it may not match the
+    original.
 
     Keys without an effect are left out silently, such as unknown formats. Alternatives of `oneOf`
     become those of `anyOf`.
@@ -86,9 +86,9 @@ def with_spelled_names(schema: Any) -> Any:
     """A schema that allows one spelling only for names of unstated properties.
 
     Otherwise a reply may write a stated name again, as `\\u0061`, with another value, which
-    replaces the first one when it is read. Beside `patternProperties` this works if each of them
-    states the beginning of its names, as `^x-` does. llguidance cannot follow the opposite of other
-    expressions.
+    replaces the first one when it is read. With `patternProperties` this works if each pattern
+    states the beginning of a name, as `^x-` does, because llguidance cannot follow the negation of
+    other expressions.
     """
     return mapped(schema, lambda node, _place: _with_spelled_names(node))
 
@@ -187,8 +187,8 @@ def _loosened(node: Node, place: str, *, alternatives: _Alternatives, left_out: 
 
 
 def _name_types(node: Node) -> bool:
-    """Write the types of a schema in lower case, where they are in capitals as Gemini's; False if
-    one of them is unknown.
+    """Write a schema's types in lower case, because Gemini's are in capitals; False if one of them
+    is unknown.
     """
     stated = node.get("type")
     named = [stated] if isinstance(stated, str) else stated
@@ -201,8 +201,8 @@ def _name_types(node: Node) -> bool:
 
 
 def _limit(node: Node) -> None:
-    """Move bounds of numbers to where llguidance can compare, such as those of an int64 or a
-    double. Numbers within them are within the stated ones.
+    """Tighten bounds that are too large for llguidance to compare with, such as those of an int64
+    or a double. Numbers within the new bounds are within the stated ones.
     """
     stated = node.get("type")
     is_integer = "number" not in stated if isinstance(stated, (str, list)) else False
@@ -247,7 +247,7 @@ class _Alternatives:
     """Compares the alternatives of each `oneOf` in a schema.
 
     References share definitions, so that a schema of 9 KB can have 80**3 pairs of properties to
-    compare: all of a schema has one bound, and each definition is read once.
+    compare. So the comparisons of a whole schema have one limit, and each definition is read once.
 
     Args:
         root: the schema to which references refer. It must not change.
@@ -383,8 +383,8 @@ def _names(stated: Any) -> list[str]:
 
 
 def _other_names(names: set[str], starts: set[str]) -> str | None:
-    """An expression for all names but these, and but those that begin so; None if they are too many
-    for one.
+    """An expression for all names except `names` and those that begin with one of `starts`; None if
+    there are too many of them.
     """
     all_of_them = names | starts
     if sum(map(len, all_of_them)) > _MOST_LETTERS or max(map(len, all_of_them)) > 64:
@@ -393,8 +393,8 @@ def _other_names(names: set[str], starts: set[str]) -> str | None:
 
 
 def _behind(ends: list[str], starts: list[str]) -> str:
-    """An expression for all texts but `ends`, and but those that begin with one of `starts`. Both
-    are sorted, and no start is empty.
+    """An expression for all texts except `ends` and those that begin with one of `starts`. Both
+    lists are sorted, and no start is empty.
     """
     if ends == [""] and not starts:
         return r"[\s\S]+"
