@@ -43,7 +43,6 @@ them, one step at a time.
 - `sized` measures the memory of buffers, cuBLAS, the largest step and graphs over a pool of one
   block; the pool gets the rest. If that is too little, the error has all of these numbers.
 
-No GPU was at hand when this was written. docs/results.md says what was tried under Triton's
-interpreter and compiler. `python -m benchmarks.gpu --short` proves the rest on a GPU in a quarter
-of an hour.
+This code was written without a GPU. docs/results.md says what was tried under Triton's interpreter
+and compiler. `python -m benchmarks.gpu --short` tests the rest on a GPU in a quarter of an hour.
 """

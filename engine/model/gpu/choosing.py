@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 # How often all products of a shape are timed, for a median.
 _TIMES = 7
-# A strip has to save this part of cuBLAS's time, since two measurements of one thing differ too.
+# A strip has to save this part of cuBLAS's time, because two measurements of the same launches
+# differ too.
 _LEAST_GAIN = 0.03
 
 Clock = Callable[[Callable[[], None]], float]
@@ -31,9 +32,9 @@ class Chosen:
     """The measurement of one shape and number of rows.
 
     Attributes:
-        strip: the fastest that is right; None if none is.
+        strip: the fastest strip with correct results; None if there is none.
         cublas, by_strip: seconds of one product with its norm and the operations after it.
-        is_taken: whether steps go by the strip.
+        is_taken: whether steps use the strip.
     """
 
     shape: ProductShape
@@ -58,10 +59,11 @@ def clock_on(stream: Stream) -> Clock:
 def choose(
     products: Sequence[Product], clock: Clock, candidates: Candidates = strips
 ) -> list[Chosen]:
-    """Measure, for each shape and number of rows, and let steps go by the fastest.
+    """Measure, for each shape and number of rows, and make steps use the fastest way.
 
-    The products of all layers are timed one after the other, as in a step: each reads a matrix of
-    its own, which no cache holds any more. Buffers that they write are zeros afterwards.
+    The products of all layers are timed one after the other, as in a step, so that no cache still
+    holds the matrix that a product reads. The buffers that the products write are zeroed
+    afterwards.
 
     Args:
         candidates: the strips to measure for a number of rows.
@@ -72,7 +74,7 @@ def choose(
     found: list[Chosen] = []
     for shape, alike in by_shape.items():
         most = len(alike[0].operands.out)
-        # A program for six rows has no eight to measure: six stand for them.
+        # A program for at most six rows cannot run eight, so six are measured instead.
         for rows in sorted({min(rung, most) for rung in RUNGS}):
             found.append(_fastest(shape, rows, alike, clock, candidates(rows)))
     with torch.inference_mode():
@@ -118,7 +120,7 @@ def _fastest(
 
 @torch.inference_mode()
 def _is_right(product: Product, rows: int, strip: Strip) -> bool:
-    """Whether a strip gives what cuBLAS gives, for random numbers."""
+    """Whether a strip's results agree with those of cuBLAS, for random numbers."""
     given = product.operands
     generator = torch.Generator(given.out.device).manual_seed(rows)
     for tensor in _matrices(product):

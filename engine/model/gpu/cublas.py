@@ -70,7 +70,7 @@ def gated_launches(
         out: [most rows, N].
         weight: [2 N, K], gate above up.
         bias: [2 N].
-        both: [most rows, 2 N], room for the two factors.
+        both: [most rows, 2 N], a buffer for the two factors.
     """
     columns = weight.t()
     row = None if bias is None else bias.float()
@@ -86,7 +86,7 @@ def sliced(launch: Callable[..., object], *matrices: Tensor) -> OfRows:
 
 
 def _multiply(out: Tensor, x: Tensor, columns: Tensor) -> None:
-    """x columns, summed up and kept in float32 if `out` is."""
+    """Multiply x and columns. Sums and result are float32 if `out` is."""
     if out.dtype == x.dtype:
         torch.mm(x, columns, out=out)
     elif x.device.type == "cuda":

@@ -37,13 +37,13 @@ from engine.triton.product import strips
 
 logger = logging.getLogger(__name__)
 
-# Rows of the block tables with which the recorded pass is verified: its tokens are stored by one,
+# The rows of the block tables for verifying the recorded pass: its tokens are stored through one,
 # and attend through the other.
 _VERIFIED_ROWS = 2
 
 
 class GpuForward:
-    """Runs a program of launches, on whatever stream is current.
+    """Runs a program of launches, on the current stream.
 
     Attributes:
         opaque: names of the modules' classes and the functions that torch runs between segments of
@@ -86,7 +86,7 @@ class GpuForward:
 
     @property
     def logits(self) -> Tensor:
-        """Those of the last step: [most rows that sample, vocab_size] float32, contiguous."""
+        """The logits of the last step: [most rows that sample, vocab_size] float32, contiguous."""
         return self._program.logits
 
     def storage(self, shape: CacheShape) -> KVStorage:
@@ -103,13 +103,13 @@ class GpuForward:
         return StepSize(len(step.input_ids), len(step.last_tokens), chunks)
 
     def layout(self, size: StepSize, fields: int) -> InputLayout:
-        """Where the inputs of a step of this size lie.
+        """The layout of the inputs of a step of this size.
 
         Args:
             fields: words that the sampler reads of a row.
 
         Raises:
-            ValueError: the program has no room for such a step.
+            ValueError: the step is larger than the program's buffers.
         """
         self._program.check(size.tokens, size.samples)
         return InputLayout(
@@ -167,7 +167,7 @@ class GpuForward:
         self.begin(self._inputs(step))
 
     def _inputs(self, step: PackedStep) -> StepInputs[Tensor]:
-        """The inputs of a step by itself, whose tables are put in place."""
+        """The inputs of a single step, after writing its block tables to the device."""
         tables = self.resident.block_tables
         rows, blocks = step.block_tables.shape
         tables[:rows, :blocks] = torch.from_numpy(step.block_tables).to(tables)
@@ -179,9 +179,9 @@ class GpuForward:
 
 
 def grouped_products_wait(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch's grouped products of experts copy to the host how many rows each has, and go
-    through all experts, so that no graph holds them (pytorch issue 169970). Theirs that do not are
-    in bfloat16, for Hopper and for the Blackwell of data centers. Triton's interpreter has neither.
+    """Whether torch's grouped products of experts copy each expert's number of rows to the host and
+    loop over all experts, so that no graph can hold them (pytorch issue 169970). Those that do not
+    are in bfloat16, for Hopper and data-center Blackwell. Triton's interpreter has neither.
     """
     if device.type != "cuda":
         return True
@@ -201,8 +201,8 @@ def make_gpu_program(
 
     Raises:
         UnreadableError: the model cannot be read; it is as it was.
-        MismatchError: a kernel computes something else than the model. The model has lost weights
-            and cannot be used any more.
+        MismatchError: a kernel computes something different from the model. The model has lost
+            weights and cannot be used any more.
     """
     max_positions = max(config.max_model_len, NUM_TOKENS)
     parts = cache_shapes(config, shape)

@@ -1,4 +1,4 @@
-"""StepInputs: what the launches of a step read, laid out in one run of 32-bit words.
+"""StepInputs: the inputs of a step's launches, laid out in one run of 32-bit words.
 
 So a step's inputs reach the device in one copy, and the launches of a CUDA graph find them where
 they were when it was captured.
@@ -24,13 +24,13 @@ Words = TypeVar("Words")
 
 # The fields of an update of the block tables: row, place and block.
 UPDATE = ("row", "place", "block")
-# Sections begin where 16 bytes do, so that kernels are compiled for one alignment only.
+# Sections are aligned to 16 bytes, so that kernels are compiled for one alignment only.
 _ALIGNMENT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """The size of a step, for which its inputs have room.
+    """The size of a step, for which its inputs are laid out.
 
     Attributes:
         tokens: T.
@@ -82,7 +82,7 @@ class StepInputs(Generic[Words]):
 
 
 class InputLayout:
-    """Where the inputs of a step of some size lie.
+    """The layout of the inputs of a step of some size.
 
     Args:
         kinds: the model's kinds of attention.
@@ -93,7 +93,7 @@ class InputLayout:
 
     Attributes:
         num_words: the number of words in all.
-        num_updates: updates of the block tables that there is room for.
+        num_updates: the most updates of the block tables.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class InputLayout:
         block_size: int,
     ) -> None:
         self._programs = programs
-        # Each row may begin a block, and each block that a step fills begins once.
+        # Each row may begin a new block, and each block that a step fills begins once.
         self.num_updates = min(size.tokens, size.samples + size.tokens // block_size + 1)
         self._entries = {
             kind: most_entries(

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from engine.api.config import EngineConfig
 from engine.model.gpu.inputs import StepSize
 
-# A step of decodes is filled up to the next of these, and above them to a multiple of the last
-# step between them. Finer ones would cost memory and time at start, coarser ones rows for nothing.
+# A step of decodes is padded to the next of these sizes, and above them to a multiple of the last
+# distance between two of them. More sizes would cost memory and time at start, fewer would pad
+# more.
 _FEW = (1, 2, 4, 8)
 _STEP = 8
-# Steps with prompts are filled up to the next of these. Larger ones take the GPU longer than the
-# host, so that a graph would save nothing.
+# Steps with prompts are padded to the next of these sizes. Larger steps take the GPU longer than
+# the host, so that a graph would save nothing.
 _MIXED = (64, 128, 256, 512, 1024)
 # In most steps with prompts only few rows sample, and the head is a large product.
 _FEW_SAMPLES = 32
@@ -35,14 +36,14 @@ def ladder(config: EngineConfig) -> list[StepSize]:
 
 
 class Rungs:
-    """Finds the smallest size that has room for a step."""
+    """Finds the smallest size into which a step fits."""
 
     def __init__(self, sizes: Iterable[StepSize]) -> None:
         self._sizes = sorted(sizes, key=_cost)
         self._tokens = [size.tokens for size in self._sizes]
 
     def fit(self, step: StepSize) -> StepSize | None:
-        """The smallest size with room for `step`; None if there is none."""
+        """The smallest size into which `step` fits; None if there is none."""
         for size in self._sizes[bisect_left(self._tokens, step.tokens) :]:
             if size.samples >= step.samples and size.chunks >= step.chunks:
                 return size

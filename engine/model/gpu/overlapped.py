@@ -1,6 +1,7 @@
-"""Overlapped: launches overlap where a model decodes the same with it, and faster.
+"""Overlapped: decides whether launches overlap: only if a model then decodes the same tokens
+faster.
 
-Whether a driver, a GPU and a model gain by it is not known beforehand, so it is tried out.
+Whether overlap helps depends on driver, GPU and model, so it is tried at start.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 # GPUs whose kernels may start before the previous one has ended: Hopper and the Blackwell of data
 # centers. On sm_120 their capture was seen to fail (sglang pull request 18596), and a capture that
-# fails leaves the allocator of a torch before 2.12 waiting for its end. Nobody has seen either
-# work.
+# fails leaves the allocator of a torch before 2.12 waiting for its end. On neither has it been seen
+# to work.
 _GENERATIONS = (9, 10)
 _LEAST_TORCH = (2, 12)
-# Each way decodes so often, in turns, so that a clock that falls meanwhile falls for both.
+# Both ways decode this many times, in turns, so that a falling clock rate affects both.
 _ROUNDS = 3
 # Steps of a round. The second block of a sequence begins among them.
 _STEPS = 24
@@ -51,7 +52,7 @@ class Decoded:
     seconds: tuple[float, ...]
 
     def is_same(self, other: Decoded) -> bool:
-        """Whether the other steps computed the same, to the bit, NaNs among it."""
+        """Whether the other steps computed the same to the bit, including NaNs."""
         bits, others = (one.logits.view(torch.int32) for one in (self, other))
         return self.tokens == other.tokens and torch.equal(bits, others)
 
@@ -66,7 +67,7 @@ def overlap_pays(
     """Whether launches should overlap: they can, they give the same results, and steps are faster.
 
     Args:
-        decode: decodes with launches that overlap, or with launches that do not.
+        decode: decodes with overlapping launches if its argument is true, else without.
         capability: of the GPU.
         name: of the model, for messages.
     """
@@ -113,13 +114,13 @@ def decode_alone(
 
     Args:
         runner_for: makes a runner for an envelope.
-        overlaps: whether the launches overlap; the forward pass is left so.
+        overlaps: whether the launches overlap; this setting of the forward pass stays afterwards.
 
     Raises:
         RuntimeError: launches that overlap cannot be captured, or one of them failed.
     """
     forward.overlaps = overlaps
-    # A runner has room for the token after a step, too.
+    # A runner also needs space for the token after a step.
     steps = min(_STEPS, max(envelope.max_model_len - 1, 1))
     num_blocks = envelope.blocks_for(steps)
     runner = runner_for(replace(envelope, num_blocks=num_blocks, num_host_blocks=0))

@@ -13,8 +13,8 @@ from engine.model.program.graph import Gated, Graph, Linear, Norm, reads
 from engine.model.program.weights import Rows
 from engine.triton.product import MOST_ROWS, Normed, Strip, product
 
-# A strip is chosen for each of these numbers of rows, and serves for those below, down to the one
-# before it. They are sizes of captured steps (`engine.model.gpu.ladder`).
+# A strip is chosen for each of these numbers of rows, and is also used for fewer rows, down to the
+# previous number. They are sizes of captured steps (`engine.model.gpu.ladder`).
 RUNGS = (1, 2, 4, 8, MOST_ROWS)
 
 # In float16 a row times its norm's weights may be too large before it is divided by its length.
@@ -27,7 +27,7 @@ class ProductShape:
 
     Attributes:
         columns, width: of the result, and of the input.
-        has_norm: whether a norm comes before it that the kernel can compute too.
+        has_norm: whether a norm precedes it that the kernel can compute too.
     """
 
     columns: int
@@ -50,8 +50,8 @@ class ProductShape:
 
 
 class Choice:
-    """The strip for the products of one shape, for each number of rows. At first it is none, which
-    is cuBLAS.
+    """The strip for the products of one shape, for each number of rows; None, at first, stands for
+    cuBLAS.
     """
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ class Product:
     """One product, with the operations before and after it.
 
     Args:
-        norm: launches the norm before it, if its shape has one, which has an instruction of its own
-            in the program; it does nothing where the kernel computes it.
+        norm: launches the norm before it, if its shape has one. The norm also has an instruction of
+            its own in the program, which does nothing where the product's kernel computes the norm.
         launches: the launches of cuBLAS and of the kernels beside it, in order.
 
     Attributes:
@@ -144,9 +144,8 @@ class Product:
 
 
 def foldable_norms(graph: Graph, dtype: torch.dtype) -> dict[int, Norm]:
-    """The norms that a product alone reads, right behind them: by `id` of the product's operation.
-
-    They are RMSNorms of whole rows.
+    """The RMSNorms of whole rows whose only reader is the product that follows them, by the `id` of
+    that product's operation.
     """
     readers = Counter(id(view.value) for one in graph.operations for view in reads(one))
     found: dict[int, Norm] = {}
@@ -183,9 +182,8 @@ def shape_of(operation: Linear | Gated, norm: Norm | None) -> ProductShape:
 
 
 def is_readable(operation: Linear | Gated) -> bool:
-    """Whether the lines of its matrix lie in one piece each, as the kernel for few rows reads them.
-
-    Matrices that are joined, or made of some rows of another, lie so afterwards.
+    """Whether each row of its matrix is contiguous, as the kernel for few rows needs. Matrices that
+    are joined, or made of some rows of another, become so.
     """
     first, *others = operation.weights
     return bool(others) or isinstance(first, Rows) or first.is_contiguous()

@@ -57,7 +57,7 @@ from engine.triton.product import Normed
 from engine.triton.rotary import rotate_and_store
 from engine.triton.work import most_slots
 
-# Rows of matrices begin where 16 bytes do, for types of two bytes.
+# Rows of matrices are aligned to 16 bytes, for types of two bytes.
 _MULTIPLE = 8
 
 # Launches of `engine.triton.experts.experts`.
@@ -85,7 +85,7 @@ class GpuProgram:
         stages: the launches of each operation.
         kinds: the kinds of attention that its layers have.
         logits: [max_samples, vocab_size] float32, contiguous.
-        products: those that the kernel for few rows can compute too.
+        products: the products that the kernel for few rows can compute too.
     """
 
     def __init__(
@@ -138,10 +138,10 @@ class GpuProgram:
         return len(self._launches) + more + mixes * (_EXPERT_LAUNCHES - 1)
 
     def check(self, tokens: int, samples: int) -> None:
-        """Check that a step has room.
+        """Check that a step fits into the program's buffers.
 
         Raises:
-            ValueError: it has none, and would write past the program's memory.
+            ValueError: it does not fit, and would write past the program's memory.
         """
         if tokens > self._rows[False] or samples > self._rows[True]:
             raise ValueError(
@@ -250,7 +250,7 @@ class GpuProgram:
                 case Embed(table=table, positions=by_position):
                     index = (given.positions if by_position else given.ids).long()
                     if not by_position:
-                        # The ids of padding may be anything, as in `engine.triton.embed`.
+                        # The ids of padding are arbitrary, as in `engine.triton.embed`.
                         place = (-1 - index).clamp(0, len(resident.latest) - 1)
                         index = torch.where(index < 0, resident.latest[place].long(), index)
                     to.copy_(table[index.clamp(0, len(table) - 1)])
@@ -264,11 +264,11 @@ class GpuProgram:
         self._launches.append(launch)
 
     def _matrix(self, per_sample: bool, launch: Callable[..., object], *matrices: Tensor) -> None:
-        """Add a launch over the rows of matrices that a step has."""
+        """Add a launch over a step's rows of some matrices."""
         self._of_rows(per_sample, sliced(launch, *matrices))
 
     def _of_rows(self, per_sample: bool, launch: OfRows) -> None:
-        """Add a launch that takes the number of rows that a step has."""
+        """Add a launch that takes a step's number of rows."""
         self._launches.append(
             lambda given: launch(len(given.last_tokens if per_sample else given.ids))
         )
@@ -284,7 +284,7 @@ class GpuProgram:
         )
 
     def _prepare(self, operation: Linear | Gated) -> None:
-        """Inform the norm before a product whether the product computes it."""
+        """Tell the norm before a product whether the product's kernel computes it."""
         if not is_readable(operation):
             self._norms.pop(id(operation), None)
             return
@@ -334,7 +334,7 @@ class GpuProgram:
         self._of_rows(per_sample, made)
 
     def _room_for_both(self, per_sample: bool, width: int) -> Tensor:
-        """Room for gate and up side by side, which all layers share: [rows, width]."""
+        """A buffer for gate and up side by side, shared by all layers: [rows, width]."""
         room = self._both.get(per_sample)
         if room is None or room.shape[1] < width:
             room = torch.empty(
@@ -350,7 +350,7 @@ class GpuProgram:
         x, logits = (self._buffers.tensor(one) for one in (operation.x, operation.logits))
         routing, gating = operation.routing, operation.gating
         way = way_of(routing)
-        # The lines of some are columns of the model's matrix (gpt-oss). A copy takes its place.
+        # Some models store the matrix transposed (gpt-oss). A copy replaces it.
         kept = [one if one.stride(2) == 1 else one.contiguous() for one in operation.weights]
         biases = tuple(one.float().contiguous() for one in operation.biases)
         *gate, up, down = kept
@@ -426,11 +426,12 @@ class GpuProgram:
         self._launches += [rotate, attend]
 
     def _joined(self, weights: tuple[Tensor, ...]) -> Tensor:
-        """Matrices one below the other; a copy, unless they lie so or there is only one."""
+        """Stack matrices vertically; a copy, unless they are adjacent already or there is only
+        one."""
         first = weights[0]
         storage, expected = first.untyped_storage().data_ptr(), first.data_ptr()
         for weight in weights:
-            # The allocator of a GPU often puts separate matrices right behind one another.
+            # A GPU's allocator often places separate matrices next to each other.
             is_part = weight.untyped_storage().data_ptr() == storage
             if not is_part or weight.data_ptr() != expected or not weight.is_contiguous():
                 return first if len(weights) == 1 else torch.cat(weights)
@@ -443,7 +444,7 @@ def _by_head(rows: Tensor, heads: int) -> Tensor:
 
 
 def way_of(routing: Routing) -> RouteWay:
-    """A routing in the form that the kernels take."""
+    """Convert a routing to the form of the kernels."""
     return RouteWay(
         routing.chosen,
         routing.score,

@@ -1,4 +1,4 @@
-"""Resident: what stays on a GPU from step to step."""
+"""Resident: the tensors that stay on a GPU from step to step."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Resident:
         return self.pools[part].keys[place], self.pools[part].values[place]
 
     def parts(self, *places: int, value_dim: int) -> tuple[Tensor, Tensor]:
-        """Room for the parts of attention, shared by all layers: [*places, value_dim] and [*places,
-        2] float32.
+        """Buffers for the parts of attention, shared by all layers: [*places, value_dim] and
+        [*places, 2] float32.
         """
         key = (*places, value_dim)
         if key not in self._parts:

@@ -1,4 +1,4 @@
-"""GpuRunner: computes step plans on a GPU, one while the next is being prepared."""
+"""GpuRunner: computes step plans on a GPU, while the host prepares the next one."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class _Handle:
         step: None if the plan had no rows.
         marks: its pieces of work.
         tokens: [S] int32 on the host, once all `marks` have been waited for.
-        asking: rows that ask for log-probabilities, as `DeviceSampler.asking` gives them.
+        asking: rows that need log-probabilities, as returned by `DeviceSampler.asking`.
         logprobs: empty if no row asks for them.
         prompts: log-probabilities of prompts; empty if no row asks for them.
         prepare: seconds that the host took to start it.
-        bound: the sampler's words of its rows with structures, whose tokens are still to be chosen;
-            None if there are none left.
+        bound: the sampler's words for the rows with structures whose tokens are still to be chosen;
+            None if there are none.
         failed: rows whose structure cannot be followed.
         failure: the exception raised when their tokens were to be chosen.
     """
@@ -73,7 +73,7 @@ class _Handle:
 
 @dataclass(frozen=True, slots=True)
 class _Rung:
-    """A size of steps that starts at once."""
+    """A size of steps, ready to be started."""
 
     layout: InputLayout
     start: Callable[[], None]
@@ -226,7 +226,7 @@ class GpuRunner:
         self._num_submitted += 1
         handle.prepare = perf_counter() - started
         if not self._unread:
-            # The tokens before are known, and the device computes meanwhile.
+            # The tokens of the step before are known by now, and the device is busy meanwhile.
             self._bind(handle)
         self._unread.append(handle)
         return handle
@@ -284,7 +284,8 @@ class GpuRunner:
             handle.marks.append(self._stream.enqueue(work))
             handle.failed = () if allowed is None else allowed.failed
         except Exception as error:
-            # It is this step's failure, and the result may be asked of another step.
+            # The error belongs to this step, although the caller may be waiting for another step's
+            # result.
             handle.failure = error
 
     def _accept(self, step: PackedRows, tokens: IntArray) -> None:
@@ -346,7 +347,8 @@ class GpuRunner:
             update(tables, send(updates, tables.device))
 
     def _rung(self, size: StepSize) -> _Rung:
-        """How a step of this size is started: by a graph with room for it, or as it is."""
+        """How a step of this size is started: by the graph of the next larger size, or launch by
+        launch."""
         fitting = self._fit(size)
         return self._eager(size) if fitting is None else self._rungs[fitting]
 
@@ -376,7 +378,7 @@ class GpuRunner:
         return _Rung(layout, start)
 
     def _padding(self, size: StepSize) -> _Rung:
-        """A step of this size that is all padding."""
+        """A step of this size that consists of padding."""
         self._stream.enqueue(lambda: self._words.fill_(-1))
         return self._eager(size)
 
@@ -384,7 +386,7 @@ class GpuRunner:
         """Launch a step: blocks into the tables, the forward pass, and sampling."""
         resident = self._forward.resident
         update(resident.block_tables, inputs.updates)
-        # Before the tables' launch there is a copy, so that nothing starts early.
+        # A copy precedes the launch that updates the tables, so that no kernel starts early.
         with overlapping(self._forward.overlaps):
             logits = self._forward.run(inputs)
             tokens = self._tokens[: len(logits)]

@@ -1,4 +1,4 @@
-"""DeviceSampler: chooses the next tokens of a step on its GPU, within the step's graph."""
+"""DeviceSampler: chooses a step's next tokens on the GPU, within the step's graph."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class DeviceSampler:
         self._found = room(2, CANDIDATES, dtype=torch.int32)
         self._counts = room(vocab_size, dtype=torch.int16)
         self._biases = room(MAX_BIASES, 2, dtype=torch.int32)
-        # By batch index: the words that stay the same, and the parameters of the others.
+        # By batch index: the constant words of a row, and the parameters of the variable ones.
         self._words = np.zeros((max_num_seqs, ROW_FIELDS), np.int32)
         self._seed = np.zeros(max_num_seqs, np.uint64)
         self._num_prompt_tokens = np.zeros(max_num_seqs, np.int64)
@@ -78,15 +78,15 @@ class DeviceSampler:
         self._allowed = room(-(-vocab_size // MASK_WORD), dtype=torch.int32)
 
     def add(self, index: int, new: NewSequence) -> Callable[[], None] | None:
-        """Learn a sequence.
+        """Add a sequence.
 
         Returns:
-            copies the rest of it to the device, to be called before its first step; None if there
-            is no rest.
+            a function that copies its data to the device, to be called before its first step; None
+            if there is nothing to copy.
         """
         sampling = new.sampling
         self.masks.add(index, new)
-        # A structure's mask has them left out already, unless there is nothing else.
+        # A structure's mask already excludes them, unless nothing else is allowed.
         barred = () if new.grammar is not None else new.suppressed
         suppressed = [token for token in barred if token < self._vocab_size]
         penalties = (
@@ -115,7 +115,7 @@ class DeviceSampler:
         is_counted = has_penalties or self._min_tokens[index] > 0
         if not (is_counted or sampling.logit_bias):
             return None
-        # Nothing reads the counts of a row that has biases only.
+        # The counts of a row that only has biases are not read.
         some = suppressed if self._min_tokens[index] else []
         counts = _counts(new, some) if is_counted else None
         return lambda: self._upload(index, counts, sampling.logit_bias)
@@ -141,7 +141,7 @@ class DeviceSampler:
         return words
 
     def part(self, words: Int32Array) -> Int32Array | None:
-        """Take the rows with structures out of the rows of a step.
+        """Separate the rows with structures from the other rows of a step.
 
         Args:
             words: as from `pack`; those rows become padding.
@@ -168,8 +168,8 @@ class DeviceSampler:
         self._allowed.index_copy_(0, rows, send(allowed.bits, self._device))
 
     def asking(self, index: IntArray) -> list[tuple[int, int]]:
-        """(row, how many of the likeliest tokens it asks for), of rows with these batch indices
-        that ask for log-probabilities.
+        """(row, number of likeliest tokens requested), for the rows with these batch indices that
+        need log-probabilities.
         """
         some = self._num_logprobs
         return (
@@ -185,14 +185,14 @@ class DeviceSampler:
         *,
         masked: bool = False,
     ) -> None:
-        """Choose the token of each row; it counts for the row's penalties from now on.
+        """Choose the token of each row, and count it for the row's penalties.
 
         Args:
             logits: [S, vocab_size] float32, contiguous; they are left as they are.
             rows: [S, ROW_FIELDS] int32, as from `pack`; rows of -1 are padding.
             tokens: [S] int32, gets the tokens; -1 where a row has a NaN, +inf, or nothing finite.
             latest: [max_num_seqs] int32, gets each token at its row's batch index.
-            masked: whether the rows that are no padding have structures, all of them or none.
+            masked: whether the rows other than padding have structures: all of them do, or none.
         """
         if not len(rows):
             return
@@ -214,8 +214,8 @@ class DeviceSampler:
             MAX_BIASES=MAX_BIASES,
             MASKED=masked,
             num_warps=SCORING_WARPS,
-            # A multiplication and an addition in one would round a penalised score in another way
-            # than the sampler by torch does, and break ties.
+            # A fused multiply-add would round a penalised score differently from the torch sampler,
+            # and so break ties differently.
             enable_fp_fusion=False,
             **common,
         )
@@ -257,10 +257,11 @@ class DeviceSampler:
 def why_not(vocab_size: int, device: torch.device) -> str:
     """Why the kernels cannot choose tokens of a vocabulary on a device; empty if they can.
 
-    They are compiled for it here, those for rows with structures too, and choose once.
+    This compiles the kernels for the device, including those for rows with structures, and runs
+    them once.
 
     Raises:
-        torch.OutOfMemoryError: there is no room to try.
+        torch.OutOfMemoryError: there is too little memory to try.
     """
     likeliest = vocab_size // 2
     try:

@@ -1,4 +1,4 @@
-"""Sizing: the pool gets the memory that is really free once the rest of a model is on its GPU.
+"""Sizing: gives the pool the memory that is actually free once the rest of a model is on its GPU.
 
 The memory of CUDA's context, cuBLAS, the kernels' code and graphs is not known beforehand, so it is
 measured with a pool of one block.
@@ -36,7 +36,7 @@ class DeviceMemory(Protocol):
         ...
 
     def peak(self, work: Callable[[], object]) -> int:
-        """Most bytes that some work uses at once, beside those already in use."""
+        """Most additional bytes that some work uses at any time."""
         ...
 
 
@@ -91,10 +91,10 @@ def sized(
         envelope: as it was planned before the model was loaded.
         try_out: makes a runner for an envelope.
         name: of the model, for messages.
-        budget: bytes that may be taken of those that are free now.
+        budget: how many of the free bytes may be used.
 
     Raises:
-        ModelError: there is no room for the least pool; the sentence has the numbers.
+        ModelError: the smallest pool does not fit; the sentence has the numbers.
     """
     before = memory.free()
     runner = try_out(replace(envelope, num_blocks=1, num_host_blocks=0))

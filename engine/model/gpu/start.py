@@ -52,14 +52,14 @@ def start_runner(
         bounds: of the pool.
         progress: called after each graph.
         name: of the model, for messages.
-        left: bytes of the GPU that are to stay free.
+        left: bytes of the GPU that must stay free.
         swap_is_asked: as `with_swap` takes it.
 
     Returns:
         the runner, and the envelope that it serves.
 
     Raises:
-        ModelError: there is no room for the least pool.
+        ModelError: the smallest pool does not fit.
     """
     device = torch.device(envelope.device)
     stream = stream_on(device)

@@ -36,14 +36,14 @@ class Stream(Protocol):
     """Runs its work in order."""
 
     def pinned(self, num_words: int) -> Tensor:
-        """Memory of the host that copies on this stream reach while the host does other things:
+        """Pinned host memory, which this stream can copy while the host does other work:
         [num_words] int32.
         """
         ...
 
     def enqueue(self, work: Callable[[], object]) -> Mark:
-        """Have launches and copies done after all that came before. `work` only starts them. If it
-        raises, its started work is over by then.
+        """Run launches and copies after all earlier work. `work` only starts them. If it raises,
+        the work that it started has ended by then.
         """
         ...
 
@@ -57,7 +57,7 @@ class Stream(Protocol):
 
 
 class HostStream:
-    """Does everything at once, where there is no GPU and Triton's interpreter runs the kernels."""
+    """Runs everything immediately, for Triton's interpreter without a GPU."""
 
     def pinned(self, num_words: int) -> Tensor:
         """See `Stream.pinned`."""
@@ -71,7 +71,7 @@ class HostStream:
         return _Done(started, perf_counter())
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """See `Stream.capture`. There is nothing to capture in."""
+        """See `Stream.capture`. Without a GPU there is no graph: the launches are repeated."""
         return work
 
 
@@ -107,7 +107,7 @@ class CudaStream:
             try:
                 work()
             except Exception:
-                # The started work reads memory of the host that the next step will fill anew.
+                # The started work reads host memory that the next step will overwrite.
                 self._stream.synchronize()
                 raise
             end.record(self._stream)
@@ -116,18 +116,18 @@ class CudaStream:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See `Stream.capture`."""
         if not self._graphs:
-            # torch does not allow memory of graphs that are gone to be shared again, while any of
-            # it is in use.
+            # torch does not allow the memory of deleted graphs to be shared again while any of it
+            # is in use.
             self._memory = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # What the launches refer to was made on other streams.
+        # The launches use tensors that were made on other streams.
         torch.cuda.synchronize(self._device)
         with self._current():
             # Kernels are compiled at their first launch, and cuBLAS takes its workspace. Neither
             # is possible in a capture.
             work()
             self._stream.synchronize()
-            # What waits for the device is found before, so that few captures fail.
+            # Launches that wait for the device are detected before, so that few captures fail.
             with _raising_where_it_waits():
                 work()
             try:
@@ -173,9 +173,8 @@ def _raising_where_it_waits() -> Iterator[None]:
 
 
 def _end_allocation(device: torch.device, memory: tuple[int, int]) -> None:
-    """End what a capture that failed has begun in the allocator, if torch has not.
-
-    That of torch 2.11 would give no memory back any more, and keep what the graph had (pytorch pull
+    """End the allocator's capture mode after a failed capture, if torch has not. Otherwise torch
+    2.11's allocator would free no memory from then on, and keep that of the graph (pytorch pull
     request 180395).
     """
     index = torch.cuda.current_device() if device.index is None else device.index
