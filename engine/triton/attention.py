@@ -3,7 +3,7 @@
 One program has a tile of queries of all heads that share a key head, and a range of keys: the
 online softmax of FlashAttention-2 (arXiv 2307.08691, algorithm 1) over blocks found by the block
 table (PagedAttention, SOSP'23, section 4.3). Sums are in float32. Keys that a tile does not see are
-not read, so that it does not matter what other sequences left in a block.
+not read, so that the old contents of a block do not matter.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def attend(
     )
     if UPCAST:
         lines = lines.to(tl.float32)
-    # Lines below the last query see the same keys, so that none is without a key.
+    # Lines below the last query see the same keys as it does, so that each line has a key.
     own = position + tl.minimum(token, count - 1)
 
     largest = tl.full([TILE], float("-inf"), tl.float32)
@@ -130,8 +130,8 @@ def attend(
         at = near + tl.arange(0, KEYS)
         is_key = (at >= begin) & (at < end)
         slots = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + at % BLOCK_SIZE
-        # The blocks of the next keys are known a turn before them, so that copies of keys wait for
-        # no other load and as many are under way as there are stages.
+        # The blocks of the next keys are loaded one turn ahead, so that copies of keys wait for no
+        # other load, and each stage has a copy in flight.
         block = tl.load(table + (at + KEYS) // BLOCK_SIZE, mask=at + KEYS < end, other=0)
         key = tl.load(
             keys + slots[None, :] * HEAD_DIM + at_head[:, None],
@@ -154,7 +154,7 @@ def attend(
             sees = sees & (at[None, :] > own[:, None] - window)
         scores = tl.where(sees, scores * LOG2_E, float("-inf"))
         higher = tl.maximum(largest, tl.max(scores, 1))
-        # A line that has seen nothing yet has no largest score to take off.
+        # A line that has seen no key yet has no largest score to subtract.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp2(scores - base[:, None])
         kept = tl.exp2(largest - base)
@@ -254,7 +254,7 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A work list on the device, and room for its parts.
+    """A work list on the device, and buffers for its parts.
 
     Attributes:
         way: of its tiles.

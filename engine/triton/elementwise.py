@@ -34,7 +34,8 @@ def _elementwise(
     """Compute a tile; the grid is [tiles of rows, tiles of columns]."""
     let_next_start(OVERLAP)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    # A matrix of one row, since a vector would not be loaded by those threads that need it.
+    # A matrix of one row, because a vector would be loaded by other threads than those that need
+    # it.
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     is_column = at < WIDTH
     inside = (row < rows)[:, None] & is_column
@@ -70,8 +71,8 @@ def elementwise(
     Args:
         out, x: [T, columns], of any types; `out` may be `x` or `y`.
         combine: `none`, `add` or `multiply`.
-        y: [T, columns], or [columns] that serve for all rows; None if `combine` is `none`. Each of
-            fewer columns serves as many neighbours of x's.
+        y: [T, columns], or [columns] for all rows; None if `combine` is `none`. If it has fewer
+            columns than x, each is used for several adjacent ones of x.
         activation: one of `engine.triton.activation.ACTIVATIONS`; `none` if `combine` is `add`.
     """
     rows, width = out.shape

@@ -42,19 +42,18 @@ def _embed(
 def embed(out: Tensor, table: Tensor, ids: Tensor, latest: Tensor | None = None) -> None:
     """Look up a row for each token: out[t] = table[ids[t]].
 
-    Ids outside of the table become its first or last row, so that the ids of padding may be
-    anything.
+    Ids outside of the table become its first or last row, so that padding may have any ids.
 
     Args:
         out: [T, width].
         table: [rows, width].
         ids: [T] int32, token ids or positions.
-        latest: [batch] int32; the id -1 - i is taken from latest[i], because a token that the step
-            before sampled stays on the device. Without it negative ids are taken for 0.
+        latest: [batch] int32; the id -1 - i stands for latest[i], because a token sampled by the
+            step before stays on the device. Without it, negative ids count as 0.
     """
     rows, width = table.shape
     tile = part_of_row(width)
-    # A program has one row, since rows lie apart in the table.
+    # A program has one row, because rows are not adjacent in the table.
     _embed[len(out), triton.cdiv(width, tile.columns)](
         out,
         table,

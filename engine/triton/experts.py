@@ -3,8 +3,8 @@
 Five launches, none of which waits for the host, so that a CUDA graph can hold them: `route` and
 `sort`, a product up with the gate, a product down with the weight of the expert, and the sum of a
 row's experts, in their order. Groups are cut into tiles of rows, as in Megatron's grouped products
-and vLLM's fused experts. A tile's place depends on nothing but the number of rows before its
-expert's, so that no launch has to know the sizes of all groups.
+and vLLM's fused experts. A tile's place depends only on the number of rows of the experts before
+its own, so that no launch has to know the sizes of all groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.triton.tile import padded, part_of_row
 
 # A tile: its expert, -1 where there is none, the first of its sorted rows, and how many it has.
 TILE_FIELDS = tl.constexpr(3)
-# Entries that a program of `sort` looks at in one turn.
+# Entries that a program of `sort` reads in one turn.
 _SCANNED = 1024
 # Rows of an expert, on average, from which tiles of many rows are fuller than half.
 _MANY = 32
@@ -55,14 +55,14 @@ def group_for(entries: int, experts: int, itemsize: int, *, is_gated: bool) -> G
     """
     part = itemsize // 2
     if entries < _MANY * experts:
-        # The matrix is what takes time, and it is read once.
+        # Reading the matrix takes most of the time, and it is read once.
         return Group(16, 32 if is_gated else 64, 128 // part, 4)
     return Group(64, 64, 64 // part, 3) if part == 1 else Group(32, 32, 32, 3)
 
 
 def num_tiles(entries: int, experts: int, rows: int) -> int:
-    """Most tiles of so many entries: one for each, or else those that are full and one of each
-    expert.
+    """Most tiles of so many entries: one for each entry if these are few, else the full ones plus
+    one for each expert.
     """
     return min(entries, entries // rows + experts)
 
@@ -126,7 +126,7 @@ class ExpertRoom:
 def room_for(
     entries: int, experts: int, inner: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> ExpertRoom:
-    """Room for steps of at most so many entries."""
+    """Buffers for steps of at most so many entries."""
 
     def words(*shape: int, kind: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(*shape, dtype=kind, device=device)
@@ -192,7 +192,8 @@ def _route(
         scores = above / tl.sum(tl.sum(above, 1), 0)
     else:
         scores = tl.sigmoid(given)
-    # Without a correction the logits themselves decide, as scores may be equal where they are not.
+    # Without a correction the logits themselves decide, because different logits may have equal
+    # scores.
     choices = given
     if HAS_CORRECTION:
         choices = scores + tl.load(correction + at, mask=inside, other=0.0)
@@ -221,7 +222,7 @@ def _route(
         _, best = _greatest(choices, at)
         is_best = at == best
         score = tl.sum(tl.sum(tl.where(is_best & inside, scores, 0.0), 1), 0)
-        # Of logits that are no numbers none is the greatest.
+        # NaN logits are never the greatest.
         chosen = tl.where(choice == number, tl.minimum(best, EXPERTS - 1), chosen)
         weighed = tl.where(choice == number, score, weighed)
         choices = tl.where(is_best, low, choices)
@@ -246,7 +247,8 @@ def _sort(
     SCANNED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Put the entries of an expert behind those of the ones before it; the grid is [EXPERTS]."""
+    """Place the entries of an expert after those of the experts before it; the grid is
+    [EXPERTS]."""
     let_next_start(OVERLAP)
     expert = tl.program_id(0)
     at = tl.arange(0, SCANNED)
@@ -263,7 +265,7 @@ def _sort(
         rank = tl.cumsum(is_own.to(tl.int32), 0)
         tl.store(order + taken + rank - 1, first + at, mask=is_own)
         taken += tl.sum(is_own.to(tl.int32), 0)
-    # With few entries each has a tile; else an expert has one more than it can fill.
+    # With few entries each one has a tile; otherwise an expert has one tile more than it can fill.
     if num_tiles == entries:
         tile = before
         end = before + own
@@ -398,7 +400,7 @@ def _add_up(
     total = tl.zeros([COLUMNS], tl.float32)
     for number in tl.static_range(CHOSEN):
         entry = token * CHOSEN + number
-        # Padding has no experts, and its memory may have NaNs.
+        # Padding has no experts, and its memory may contain NaNs.
         inside = (at < WIDTH) & (tl.load(index + entry) >= 0)
         total += tl.load(made + entry * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * out_stride + at, total, mask=at < WIDTH)

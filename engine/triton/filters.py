@@ -25,7 +25,7 @@ RULED_OUT = tl.constexpr(0x7F800000)
 NEAR = tl.constexpr(0x3A800000)
 FAR = tl.constexpr(0x43800000)
 OCTAVE = tl.constexpr(0x00800000)
-# More than any sum of weights.
+# Greater than any sum of weights.
 UNREACHED = tl.constexpr(2**63 - 1)
 
 
@@ -124,7 +124,7 @@ def enlist(row, limit):
     """List the chunks whose largest score is within the limit, in order; returns how many."""
     sizes = size_of(chunk_scores(row))
     is_in = (sizes <= limit).to(tl.int32)
-    # All warps have read the previous list, and will read this one.
+    # A barrier on either side: all warps must have read the previous list, and must see this one.
     tl.debug_barrier()
     tl.store(row.listed + tl.cumsum(is_in, 0) - 1, tl.arange(0, row.CHUNKS), mask=is_in > 0)
     tl.debug_barrier()
@@ -133,8 +133,8 @@ def enlist(row, limit):
 
 @triton.jit
 def sweep(row, low, high, KEEPS: tl.constexpr):
-    """Look for tokens whose sizes are in (low, high], in the order of the vocabulary. With KEEPS,
-    `found` gets their sizes and ids, as many as there is room for.
+    """Find the tokens whose sizes are in (low, high], in the order of the vocabulary. With KEEPS,
+    `found` gets their sizes and ids, as many as fit.
 
     Returns:
         their number, and their weight.
@@ -178,8 +178,8 @@ def candidates(row, count):
 def narrow(row, first, by_mass, wanted):
     """The least limit within which all tokens of the row add up to `wanted`.
 
-    Sweeps bring the sizes between which it lies together, until so few tokens are left there that
-    they fit into the registers.
+    Sweeps narrow the range of sizes in which it lies, until the tokens in the range fit into the
+    registers.
 
     Args:
         first: the limit to try first.
@@ -200,7 +200,7 @@ def narrow(row, first, by_mass, wanted):
         below = tl.where(is_enough, below, reached)
         low = tl.where(is_enough, low, middle)
         high = tl.where(is_enough, middle, high)
-        # The distance is doubled until it is enough. Then the bits between are halved.
+        # The distance is doubled until it suffices. Then the range is halved repeatedly.
         doubled = tl.maximum(low, NEAR) + OCTAVE
         doubled = tl.where(doubled > FAR, RULED_OUT - 1, doubled)
         middle = tl.where(high == RULED_OUT, doubled, low + (high - low) // 2)
@@ -218,7 +218,7 @@ def limit_of(row, top_k, top_p, floor, total):
     """The size up to which top_k, top_p and min_p, in this order, allow tokens.
 
     The j-th largest of the chunks' largest scores is at most the j-th largest score. So only chunks
-    that reach it are looked at, and only scores that reach it are kept: they are the candidates.
+    that reach it are read, and only scores that reach it are kept as candidates.
 
     Args:
         floor: the logarithm of min_p.
@@ -234,7 +234,7 @@ def limit_of(row, top_k, top_p, floor, total):
     wanted = tl.maximum(share_of(total, top_p), 1)
     limit = allowed
     if by_k | by_p:
-        # Some hundreds of tokens reach what half of the chunks do.
+        # Some hundreds of tokens reach the level that half of the chunks reach.
         half = tl.cdiv(row.VOCAB, row.CHUNK * 2)
         chunks = tl.minimum(tl.where(by_k, top_k, half), tl.cdiv(row.VOCAB, row.CHUNK))
         scaled = chunk_scores(row)

@@ -1,4 +1,4 @@
-"""Gated linear units behind their product: GLU, arXiv 2002.05202."""
+"""Gated linear units after their product: GLU, arXiv 2002.05202."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _gated(
     """Multiply a tile; the grid is [tiles of rows, tiles of columns]."""
     let_next_start(OVERLAP)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    # A matrix of one row, since a vector would not be loaded by those threads that need it.
+    # A matrix of one row, because a vector would be loaded by other threads than those that need
+    # it.
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     is_column = at < WIDTH
     inside = (row < rows)[:, None] & is_column

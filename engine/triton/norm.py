@@ -33,11 +33,12 @@ def _norm(
     """Normalize LINES groups, of one row or of several; the grid is [programs]."""
     let_next_start(OVERLAP)
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
-    # A matrix of one row, since a vector would not be loaded by those threads that need it.
+    # A matrix of one row, because a vector would be loaded by other threads than those that need
+    # it.
     at = tl.arange(0, COLUMNS)[None, :]
     is_column = at < WIDTH
     inside = (line < lines)[:, None] & is_column
-    # No launch writes the weights, so that they come while the numbers are still computed.
+    # No launch writes the weights, so they can be loaded while the previous kernel still runs.
     if HAS_WEIGHT:
         weights = tl.load(weight + at, mask=is_column, other=0.0)
     if HAS_BIAS:
@@ -47,7 +48,8 @@ def _norm(
     column = (line % GROUPS * WIDTH)[:, None] + at
     numbers = tl.load(x + row[:, None] * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     if CENTER:
-        # From the differences, since the mean of squares less the mean's square cancels.
+        # Computed from the differences, because the mean of squares minus the square of the mean
+        # would cancel.
         mean = tl.sum(numbers, 1) / WIDTH
         numbers = tl.where(inside, numbers - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(numbers * numbers, 1) / WIDTH + eps)
@@ -73,7 +75,7 @@ def norm(
     Args:
         out, x: [T, columns]; `out` may be `x`.
         weight, bias: [columns / groups] float32, or none.
-        center: whether it is LayerNorm, which takes off the mean.
+        center: whether it is LayerNorm, which subtracts the mean.
     """
     rows, columns = x.shape
     width = columns // groups

@@ -1,4 +1,5 @@
-"""Overlap: a kernel starts while the one before it still runs, and waits for it where it must.
+"""Overlap: a kernel starts while the previous one still runs, and waits for it only where
+necessary.
 
 By programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and
 Synchronization"; PTX ISA, griddepcontrol), from sm_90 on. A kernel's cost beside its work, its
@@ -32,22 +33,23 @@ _overlaps: ContextVar[bool] = ContextVar("overlaps", default=False)
 
 @triton.jit
 def let_next_start(OVERLAP: tl.constexpr):
-    """Allow the next kernel's programs to start once all of this one's have come here."""
+    """Allow the next kernel's programs to start once all programs of this one have reached this
+    call."""
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def wait_for_previous(OVERLAP: tl.constexpr):
-    """Wait until the kernel before is over and its results are visible."""
+    """Wait until the previous kernel has ended and its results are visible."""
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
 
 
 @contextmanager
 def overlapping(on: bool) -> Iterator[None]:
-    """Have kernels launched so that they overlap, or so that they do not, in this thread. The
-    interpreter, which runs one program after the other, overlaps nothing.
+    """Make kernels that this thread launches overlap, or not. The interpreter runs one program
+    after the other, so that nothing overlaps.
     """
     before = _overlaps.set(on and not is_interpreted())
     try:

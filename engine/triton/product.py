@@ -17,7 +17,7 @@ from engine.triton.activation import activate
 from engine.triton.interpreter import is_interpreted
 from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 
-# Rows of the least tile that tensor cores take.
+# Rows of the smallest tile of tensor cores.
 MOST_ROWS = 16
 
 
@@ -26,7 +26,7 @@ class Strip:
     """The part of a matrix that a program has, and how it reads it.
 
     Attributes:
-        lines: of the matrix, each of which makes a column of the result; a power of two.
+        lines: lines of the matrix, each of which yields a column of the result; a power of two.
         depth: numbers of each line that are multiplied at once, a power of two.
         warps: of 32 threads.
         stages: steps of `depth` numbers that are under way at once.
@@ -38,11 +38,11 @@ class Strip:
     stages: int
 
 
-# For one row: threads multiply the numbers that they load themselves, with sums of their own. Each
-# has loads of 16 bytes under way.
+# For one row: each thread multiplies the numbers that it loads itself and keeps its own sums, with
+# loads of 16 bytes in flight.
 _ONE_ROW = (Strip(4, 1024, 4, 1), Strip(8, 512, 4, 1), Strip(2, 2048, 8, 1))
-# For several: tensor cores, fed by copies to shared memory that are under way meanwhile: 32 to 64
-# KB on each multiprocessor.
+# For several rows: tensor cores, fed by asynchronous copies to shared memory, 32 to 64 KB in flight
+# on each multiprocessor.
 _FEW_ROWS = (Strip(16, 256, 4, 4), Strip(32, 128, 4, 5), Strip(64, 128, 4, 4))
 
 
@@ -59,7 +59,7 @@ def is_for_one_row(strip: Strip) -> bool:
 
 @triton.jit
 def _line_starts(weight, width, SIZE: tl.constexpr):
-    """Offsets into SIZE numbers and more, a cache's line of 128 bytes apart: [1, lines]."""
+    """Offsets that cover at least SIZE numbers, one cache line (128 bytes) apart: [1, lines]."""
     each: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
     lines: tl.constexpr = triton.next_power_of_2(SIZE // each)
     return tl.minimum(tl.arange(0, lines) * each, width - 1)[None, :]
@@ -67,7 +67,7 @@ def _line_starts(weight, width, SIZE: tl.constexpr):
 
 @triton.jit
 def _fetch(pointers):
-    """Have the cache of the GPU read these addresses, without waiting for it."""
+    """Prefetch these addresses into the GPU's cache, without waiting."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
         "=r,l",
@@ -122,7 +122,8 @@ def _product(
     line = tl.minimum(column, columns - 1).to(tl.int64) * width
     above = columns.to(tl.int64) * width
     if OVERLAP:
-        # No launch writes the matrix. Its first part is fetched while the rows are still computed.
+        # No launch writes the matrix, so its first part is fetched while the previous kernel still
+        # computes the rows.
         early = weight + line[:, None] + _line_starts(weight, width, DEPTH * STAGES)
         _fetch(early)
         if IS_GATED:
@@ -131,7 +132,7 @@ def _product(
     is_row = row < rows
     squares = tl.zeros([ROWS], tl.float32)
     if ROWS == 1:
-        # The products of a thread are summed up when all have been made.
+        # Each thread sums its products at the end.
         sums = tl.zeros([LINES, DEPTH], tl.float32)
         others = tl.zeros([LINES if IS_GATED else 1, DEPTH], tl.float32)
     else:
@@ -139,7 +140,7 @@ def _product(
         others = tl.zeros([ROWS, LINES if IS_GATED else 1], tl.float32)
     for first in tl.range(0, width, DEPTH, num_stages=STAGES):
         inside = at < (DEPTH if IS_EVEN else width - first)
-        # The matrix is read once, the rows by every program.
+        # The matrix is read once; the rows are read by every program.
         if ROWS == 1:
             place = weight + line[:, None] + (first + at)[None, :]
             lines = tl.load(
@@ -188,7 +189,7 @@ def _product(
         result = sums
         other = others
     if HAS_NORM:
-        # The division of a row comes last, so that nothing is read twice.
+        # A row is divided by its norm last, so that nothing is read twice.
         divisor = tl.rsqrt(squares / width + eps)[:, None]
         result = result * divisor
         other = other * divisor

@@ -54,7 +54,8 @@ def _rotate(
         heads, slots: [LINES] pointers to the first number of a head, and to its place in the cache.
         cos, sin: pointers to the first number for the position.
     """
-    # A matrix of one row, since a vector would not be loaded by those threads that need it.
+    # A matrix of one row, because a vector would be loaded by other threads than those that need
+    # it.
     pair = tl.arange(0, PADDED_HALF)[None, :]
     is_pair = pair < HALF
     c = tl.load(cos + pair, mask=is_pair, other=0.0)
@@ -203,8 +204,8 @@ def rotate_and_store(
         query_rotation, key_rotation: of the first 2 * half numbers of each head; None is none.
         keys: [blocks, kv_heads, block_size, head_dim] in one piece, as in `HeadStorage`.
         values: [blocks, kv_heads, block_size, value_dim] in one piece.
-        rows: [T] int32, the row of the block tables; -1 is padding, of which no number is read
-            and for which nothing is written.
+        rows: [T] int32, the row of the block tables; -1 is padding, which is neither read nor
+            written.
         positions: [T] int32.
         block_tables: [R, B] int32. No two tokens have the same place.
     """
@@ -215,7 +216,7 @@ def rotate_and_store(
     key_parts = 0 if key is None else triton.cdiv(kv_heads, lines)
     if query_parts + key_parts == 0:
         return
-    # What no program looks at is any pointer.
+    # Pointers that no program reads may be any.
     key, value = query if key is None else key, query if value is None else value
     tables: list[Tensor] = []
     constants: dict[str, Any] = {}
@@ -223,7 +224,7 @@ def rotate_and_store(
         half = 0 if rotation is None else rotation.cos.shape[1]
         tables += (x, x) if rotation is None else (rotation.cos, rotation.sin)
         constants[f"{name}_HALF"] = half
-        # Each thread has a number of its own at least, as in `engine.triton.tile.Tile`.
+        # Each thread has at least one number, as in `engine.triton.tile.Tile`.
         constants[f"PADDED_{name}_HALF"] = max(padded(half), WARPS * 32 // lines)
         constants[f"{name}_INTERLEAVED"] = rotation is not None and rotation.interleaved
     _rotate_and_store[len(rows), query_parts + key_parts](

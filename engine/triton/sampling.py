@@ -96,7 +96,7 @@ def score(
         mask = token < VOCAB
         score = tl.load(logits + token, mask=mask, other=float("-inf"))
         if num_biases > 0:
-            # The tokens that have one are found among all by their places in memory.
+            # Biases are added in memory, where a token is found by its address.
             tl.store(scores + token, score, mask=mask)
             tl.debug_barrier()
             nth = tl.arange(0, MAX_BIASES)
@@ -180,7 +180,7 @@ def choose(
         is_adjusted = (flags != 0) | (tl.load(words + 2) > 0)
         maxima += number * CHUNKS
         top = tl.max(tl.load(maxima + tl.arange(0, CHUNKS)), 0)
-        # A name would turn the constants of a tuple into numbers of the device.
+        # If the tuple had a name, its constants would become device values.
         token = token_of(
             Row(
                 logits + number * VOCAB, scores + number * VOCAB, is_adjusted, maxima, top,
@@ -197,7 +197,7 @@ def choose(
             count = tl.load(place).to(tl.int32)
             seen = count & MOST_COUNTED
             more = tl.minimum(tl.maximum(seen, 1) + 1, MOST_COUNTED)
-            # The sign says something else, and stays.
+            # The sign has another meaning, and is kept.
             tl.store(place, (count - seen + more).to(tl.int16))
 
 
@@ -256,7 +256,8 @@ def chunk_weights(row, sums):
 @triton.jit
 def reweigh(row, limit, sums):
     """Sum the chunks' weights again, of tokens within the limit only."""
-    # All warps have read the sums before they change, and read them when all have changed.
+    # Barriers: all warps have read the sums before they change, and read them again only when all
+    # have changed.
     tl.debug_barrier()
     for begin in range(0, row.VOCAB, TILE):
         chunk = begin // row.CHUNK + tl.arange(0, TILE // row.CHUNK)
@@ -273,8 +274,8 @@ def reweigh(row, limit, sums):
 
 @triton.jit
 def pick(weights, uniform):
-    """The first place at which the sum of the weights passes `uniform` of their total, and the part
-    of it that is left for that place.
+    """The first place at which the running sum of the weights exceeds `uniform` times their total,
+    and the remainder within that place.
     """
     running = tl.cumsum(weights, 0)
     total = tl.sum(weights, 0)
@@ -287,7 +288,7 @@ def pick(weights, uniform):
 
 @triton.jit
 def pick_by_chunk(row, limit, sums, uniform):
-    """Pick a chunk by the chunks' weights, and a token of it by the rest of `uniform`."""
+    """Pick a chunk by the chunks' weights, and then a token in it by the remainder of `uniform`."""
     totals = chunk_weights(row, sums)
     chunk, rest = pick(totals, uniform)
     total = tl.sum(tl.where(tl.arange(0, row.CHUNKS) == chunk, totals, 0), 0)

@@ -39,7 +39,7 @@ MAY_BE_SUPPRESSED = -(2**15)
 # Logits that a program reads at once: with 4 warps each thread has 16 loads under way, with 8 half
 # as many.
 TILE = 2048
-# Tokens among which a limit is searched in registers.
+# Most tokens among which a limit is searched in registers.
 CANDIDATES = 2048
 _LEAST_CHUNK = 128
 _MOST_CHUNKS = 1024
@@ -48,9 +48,9 @@ _MOST_CHUNKS = 1024
 def chunk_of(vocab_size: int) -> tuple[int, int]:
     """How many logits a chunk has, and how many chunks a row has room for: powers of two.
 
-    A row's vocabulary is cut into chunks whose largest score and sum of weights are kept. Short
-    ones leave few logits to look at: 50 chunks at most for a top_k of 50. But a program holds what
-    is kept of all of them in its registers.
+    A row's vocabulary is cut into chunks whose largest score and sum of weights are kept. With
+    short chunks, few logits have to be searched: at most 50 chunks for a top_k of 50. But a program
+    keeps the two numbers of every chunk in its registers.
     """
     chunk = _LEAST_CHUNK
     while vocab_size > chunk * _MOST_CHUNKS:

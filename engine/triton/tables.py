@@ -27,8 +27,8 @@ def update(block_tables: Tensor, updates: Tensor) -> None:
 
     Args:
         block_tables: [R, B] int32.
-        updates: [N, 3] int32 in one piece: row, place and block. Row -1 is padding. A place is
-            there once at most, since updates are written in any order.
+        updates: [N, 3] int32 in one piece: row, place and block. Row -1 is padding. A place occurs
+            at most once, because updates are written in any order.
     """
     _update[(triton.cdiv(len(updates), UPDATES),)](
         block_tables,

@@ -15,10 +15,10 @@ MOST_WARPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile has one number or more for each of its threads.
+    """A tile has at least one number for each of its threads.
 
-    Fewer would be loaded by several threads each, which is no longer right in place: one thread
-    could load what another has stored.
+    If it had fewer, several threads would load the same number, which is wrong for operations in
+    place: one thread could load what another has stored.
 
     Attributes:
         rows, columns: powers of two.
@@ -31,19 +31,19 @@ class Tile:
 
 
 def part_of_row(columns: int) -> Tile:
-    """The tile of a kernel that can cut a row: a part of it, or several rows if they are short."""
+    """The tile of a kernel that can split a row: a part of a row, or several short rows."""
     size = WARPS * 32 * NUMBERS
     width = min(padded(columns), size)
     return Tile(size // width, width, WARPS)
 
 
 def whole_row(columns: int) -> Tile:
-    """The tile of a kernel that has to see all of a row, or several rows if they are short."""
+    """The tile of a kernel that needs a whole row: one row, or several short ones."""
     width = padded(columns)
     warps = min(max(width // (32 * NUMBERS), WARPS), MOST_WARPS)
     return Tile(max(WARPS * 32 * NUMBERS // width, 1), width, warps)
 
 
 def padded(size: int) -> int:
-    """The power of two from `size` on."""
+    """The smallest power of two that is at least `size`."""
     return 1 << max(size - 1, 0).bit_length()

@@ -1,9 +1,9 @@
 """Ways: how attention's programs cut their work, by card, head and type.
 
-`python -m benchmarks.gpu.tiles` measures on a GPU what may be faster and prints the lines of the
-table anew. Until it has run, they are what the kernels compile to (`tests/engine/triton`):
-nothing spills, a program's shared memory fits, and copies are two turns ahead of the products,
-except where a second program on the multiprocessor is worth more.
+`python -m benchmarks.gpu.tiles` measures the candidates on a GPU and prints new lines for the
+table. Until it has run, the lines are chosen by what the kernels compile to
+(`tests/engine/triton`): no registers spill, a program's shared memory fits, and copies are two
+turns ahead of the products, except where a second program on the multiprocessor is worth more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHARED_MEMORY = {
     100: 232_448,
     120: 101_376,
 }
-# The one whose ways fit every card.
+# The capability whose ways fit every card.
 _LEAST = 86
 # Rows from which a program needs eight warps: it would spill registers with four.
 _MANY_ROWS = 64
@@ -28,11 +28,11 @@ _MANY_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a program of attention has its queries and keys.
+    """The tile sizes and stages of a program of attention.
 
     Attributes:
         rows: of its tile, a power of two; a token has one for each query head of a key head.
-        keys: that it reads at once, a power of two.
+        keys: keys read at once, a power of two.
         warps: of 32 threads.
         stages: turns of keys that are under way at once, the one that is computed included. With
             two, copies wait for the products that still read the memory.
@@ -51,7 +51,7 @@ class Ways:
     A decode takes a small one, and a chunk that has more tokens than fit into it takes large ones.
 
     Attributes:
-        programs: of small tiles, so many have room on a multiprocessor.
+        programs: how many programs of small tiles fit on a multiprocessor.
     """
 
     small: Way
@@ -59,7 +59,7 @@ class Ways:
     programs: int
 
     def of(self, groups: int) -> tuple[Way, Way]:
-        """Small and large, if a key head has so many query heads."""
+        """The small and the large way, if a key head has so many query heads."""
         least = padded(groups)
         small, large = (
             way
@@ -76,7 +76,7 @@ class Ways:
 
 
 def padded(size: int) -> int:
-    """The power of two, 16 at least, that a dimension of a product is filled up to."""
+    """The power of two, at least 16, to which a dimension of a product is padded."""
     return max(16, 1 << (size - 1).bit_length())
 
 

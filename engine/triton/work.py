@@ -16,7 +16,7 @@ ITEM = ("row", "first", "count", "position", "begin", "end", "slot")
 # A merge has the parts at slots [slot, slot + parts), and the same queries.
 MERGE = ("slot", "parts", "first", "count")
 
-# A shorter piece costs more in its start and its merge than it saves.
+# A shorter piece would cost more for its start and its merge than it saves.
 LEAST_KEYS = 256
 # Most keys that a program reads at once (`engine.triton.ways`). Pieces are whole multiples.
 KEYS_AT_ONCE = 64
@@ -99,11 +99,11 @@ def cut(
         starts, counts: [R], for each row of the step, as in `StepContext`.
         rows: indices of the rows to cut.
         tile: most queries of an item, in tokens.
-        window: how many positions each token sees, itself included; None is all.
-        programs: how many items should be there, if the keys are enough. There are as many more
-            as there are tiles, at most.
+        window: how many positions each token sees, including itself; None is all.
+        programs: the wanted number of items, if there are enough keys. There are at most as many
+            more as there are tiles.
     """
-    if not len(rows):  # as the large tiles of most steps, every one of which would pay for this
+    if not len(rows):  # most steps have no large tiles, and should not pay for this
         return WorkList(_none(ITEM), _none(MERGE), 0)
     offsets = np.cumsum(counts) - counts
     num_tiles = -(-counts[rows] // tile)
@@ -143,6 +143,6 @@ def most_slots(programs: int) -> int:
     """Most parts that the items of a list leave.
 
     A tile is split if it has more keys than a program's share. There are fewer such tiles than
-    programs, and each has one part more than its share at most.
+    programs, and each has at most one part more than its share.
     """
     return 2 * programs
