@@ -350,7 +350,7 @@ class _Fetch:
             links = [_link(file, base) for file in files if _WHEEL_NAME.fullmatch(file.filename)]
         except ValueError as error:
             fault = str(error).partition("\n")[0]
-            raise self._refusal(f"{url} is no page of a package index: {fault}") from None
+            raise self._refusal(f"{url} is not a page of a package index: {fault}") from None
         allowed = ("https", "http", "file") if base.startswith("file:") else ("https", "http")
         return [link for link in links if urlsplit(link.url).scheme in allowed]
 

@@ -255,7 +255,7 @@ def _read_header(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]
         entries = parse_json(header)
         said = dict(entries.pop("__metadata__", None) or {})
     except (ValueError, TypeError, AttributeError, KeyError):
-        raise ModelError(f"{file} is corrupt: its header is no safetensors header") from None
+        raise ModelError(f"{file} is corrupt: its header is not a safetensors header") from None
     stored = [_stored_tensor(name, file, 8 + length, entry) for name, entry in entries.items()]
     _check_layout(file, 8 + length, size, stored)
     return header, stored, said

@@ -96,8 +96,8 @@ def read_pickled(file: Path) -> tuple[bytes, list[PickledTensor]]:
         raise
     except Exception as error:  # zipfile may raise anything
         raise ModelError(
-            f"{file} is no archive of torch, or cut ({cause_of(error)}); files from before torch "
-            "1.6 have to be saved again, as safetensors"
+            f"{file} is not an archive of torch, or is cut off ({cause_of(error)}); files from "
+            "before torch 1.6 have to be saved again, as safetensors"
         ) from None
     # A tied weight is listed under two names.
     if sum(tensor.num_bytes for tensor in tensors) > 2 * size:
@@ -122,7 +122,7 @@ def _content(
     info = entries.get(name)
     if info is None or info.compress_type != zipfile.ZIP_STORED or info.file_size > _MOST_BYTES:
         raise ModelError(
-            f"{file} is no archive of torch: it has no {name} of a usual size, as it is"
+            f"{file} is not an archive of torch: it has no {name} of a usual size, as it is"
         )
     return archive.read(info)
 
@@ -211,7 +211,9 @@ class _Reader:
         elif code in ("SETITEM", "SETITEMS"):
             found = self._since_mark() if code == "SETITEMS" else [stack.pop(-2), stack.pop()]
             if not all(type(name) is str for name in found[::2]):
-                raise ValueError("a name is no text")  # hashing a deep tuple may overflow the stack
+                raise ValueError(
+                    "a name is not text"
+                )  # hashing a deep tuple may overflow the stack
             stack[-1].update(zip(found[::2], found[1::2], strict=True))
         elif code in ("APPEND", "APPENDS"):
             found = self._since_mark() if code == "APPENDS" else [stack.pop()]

@@ -129,7 +129,7 @@ class Provenance:
         products = [one for one in map(self.maker, views) if isinstance(one, Linear)]
         beside = torch.cat([view.reference for view in views], dim=1)
         if len(products) < len(views) or not torch.equal(beside, out.reference):
-            raise UnreadableError("it joins what are no products")
+            raise UnreadableError("it joins tensors that are not products")
         first, *others = products
         if any(one.x != first.x or len(one.biases) != len(first.biases) for one in others):
             raise UnreadableError("it joins products of several matrices")

@@ -140,7 +140,7 @@ class _Reader:
         """
         head = self._provenance.maker(logits)
         if not isinstance(head, Linear):
-            raise UnreadableError("the logits of all tokens are no product")
+            raise UnreadableError("the logits of all tokens are not a product")
         last = self._recorded.last_tokens
         x = head.x.reference[last].contiguous()
         picked = Gather(Value(x, per_sample=True), head.x)
@@ -408,7 +408,7 @@ class _Reader:
         rows = table[positions if by_position else tokens].double()
         scale = float((rows * out.reference).sum() / rows.square().sum())
         if not agree(rows * scale, out.reference):
-            raise UnreadableError("it is no table of rows")
+            raise UnreadableError("it is not a table of rows")
         if abs(scale - 1) < 1e-6:
             return [Embed(out, table, by_position)]
         inner = Value(rows.to(out.reference.dtype), per_sample=False)

@@ -172,7 +172,7 @@ def _decay(tensor: Tensor, provenance: Provenance) -> tuple[View, Tensor | None,
     steps = F.softplus(x if bias is None else x + bias.double())
     scale = (recorded / steps).median(dim=0).values
     if not agree(steps * scale, recorded.float()):
-        raise UnreadableError("a decay is no softplus of a matrix")
+        raise UnreadableError("a decay is not a softplus of a matrix")
     return view, bias, scale.float().contiguous()
 
 

@@ -141,7 +141,7 @@ class Rotations:
                     return view, Rotation(*tables, False, begin)
         failure = self._provenance.failures[address_of(tensor)]
         if maker.target in failure.scope:  # all but the rotation was read
-            raise UnreadableError("a query or key is no rotation by its position")
+            raise UnreadableError("a query or key is not a rotation by its position")
         raise failure
 
     def _scale_of(self, tensor: Tensor, rotated: Tensor) -> Tensor | None:

@@ -342,7 +342,7 @@ HEADERS: dict[str, tuple[Change, str]] = {
     "hole": (move(FIRST_NORM, 4), f"{SINGLE} is corrupt: {FIRST_NORM} begins at byte "),
     "deep": (
         lambda folder: write(SINGLE_FILE, len(DEEP).to_bytes(8, "little") + DEEP.encode())(folder),
-        f"{SINGLE} is corrupt: its header is no safetensors header",
+        f"{SINGLE} is corrupt: its header is not a safetensors header",
     ),
     "name": (
         add("\x1b[31mred", [], dtype="\x1b[2J"),

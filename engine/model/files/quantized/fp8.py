@@ -52,8 +52,8 @@ def _repeats(tensor: StoredTensor, scale: StoredTensor, block: Any) -> tuple[int
         size = stated if type(stated) is int else side // max(count, 1)
         if size < 1 or math.ceil(side / size) != count:
             raise ModelError(
-                f"{scale.file} has {scale.name} of shape {scale.shape}, which is no scale for each "
-                f"block of {block} of {tensor.shape}"
+                f"{scale.file} has {scale.name} of shape {scale.shape}, which is not a scale for "
+                f"each block of {block} of {tensor.shape}"
             )
         repeats.append(1 if count == 1 or side == size * count else size)
     return repeats[0], repeats[1]

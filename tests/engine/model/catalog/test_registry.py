@@ -202,7 +202,7 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
         ),
         (
             "source = 'builtin'\nsampling = { heat = 1 }",
-            "sampling: heat is no sampling parameter",
+            "sampling: heat is not a sampling parameter",
         ),
         (
             "source = 'builtin'\npresets.terse.sampling = { temperature = -1 }",

@@ -266,7 +266,7 @@ def test_a_package_that_there_is_not(index: PackageIndex) -> None:
 )
 def test_a_page_that_is_none(index: PackageIndex, kind: str, data: bytes, fault: str) -> None:
     index.page = kind, data
-    where = f"{index.url}/a-model/ is no page of a package index"
+    where = f"{index.url}/a-model/ is not a page of a package index"
     assert refusal().startswith(f"{SOURCE} cannot be downloaded: {where}: {fault}")
 
 

@@ -226,7 +226,7 @@ def test_a_file_that_is_cut(tmp_path: Path, share: float) -> None:
     file = save(tmp_path, TENSORS) / PICKLED_FILE
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * share)])
-    assert f"{file} is no archive of torch, or cut (" in refusal(tmp_path)
+    assert f"{file} is not an archive of torch, or is cut off (" in refusal(tmp_path)
 
 
 def test_a_directory_of_a_size_that_nobody_needs(tmp_path: Path) -> None:
