@@ -19,8 +19,8 @@ class ChatNumber:
     a chat, are counted separately, and have capital letters for numbers, so that the two never
     collide: A to Z, then AA and so on. Its colour is `Palette.owner`.
 
-    It is a separate type and no `int`, so that it is not confused with an ordinal. Those are the
-    engine's numbers of requests; the engine knows no chats.
+    It is a separate type and not an `int`, so that it is not confused with an ordinal. Those are
+    the engine's numbers of requests; the engine knows no chats.
 
     Attributes:
         value: counts from 1.

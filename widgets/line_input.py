@@ -1,4 +1,4 @@
-"""LineInput: a line of text that is edited by characters as they are seen."""
+"""LineInput: a line of text that is edited by visible characters (grapheme clusters)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from textual.widgets.input import Selection
 
 
 def edges(text: str) -> Sequence[int]:
-    """Where the characters of a text begin, as they are seen, and where it ends: an emoji with its
-    colour is one of them, and so is a letter with its accents.
+    """Where the visible characters (grapheme clusters) of a text begin, and where the text ends: an
+    emoji with its colour is one character, and so is a letter with its accents.
     """
     if text.isascii():
         return range(len(text) + 1)
@@ -60,7 +60,7 @@ class LineInput(Input):
 
     @property
     def _after(self) -> int:
-        """Where the character behind the cursor ends."""
+        """Where the character after the cursor ends."""
         at = self.cursor_position
         return at if self.cursor_at_end else at + edges(self.value[at:])[1]
 

@@ -96,7 +96,7 @@ class Palette:
         muted = base + (
             Style(dim=True) if ansi else Style(color=faint(fore, back, least).rich_color)
         )
-        # Rulers and frames carry no text, and nine of them must not drown it.
+        # Rulers and frames carry no text, and nine of them must not distract from it.
         quiet = not ansi and least <= MIN_CONTRAST
         ruler = base + Style(color=back.blend(fore, 0.3).rich_color) if quiet else muted
         strong = base + Style(bold=True)

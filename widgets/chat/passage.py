@@ -77,7 +77,7 @@ class Passage:
             self._document.grow(HARMFUL.sub("", entry.text), complete=not entry.growing)
             below = list(self._folds.calls(entry))
             if above and not (entry.text or below or entry.growing):
-                below = [Row(Content.styled("It only thought, and said nothing.", ".muted"))]
+                below = [Row(Content.styled("The reply is thinking only, without text.", ".muted"))]
             body = _spaced(above, self._document.rows, below)
         elif entry.role == "tool":
             body = list(self._folds.answer(entry))

@@ -59,7 +59,7 @@ class Transcript(MessageView, can_focus=True):
     ]
 
     class CopyWanted(Message):
-        """The user wants `text`, a `what`, on the clipboard."""
+        """Copy `text` to the clipboard; `what` says what it is."""
 
         def __init__(self, text: str, what: str) -> None:
             super().__init__()

@@ -29,8 +29,8 @@ HELD_SECONDS = 10.0
 
 
 class HeldTop:
-    """Grows at once, and shrinks after `HELD_SECONDS` in which less was enough, to the maximum
-    needed during that time."""
+    """The end of an axis, which grows at once. It shrinks after `HELD_SECONDS` in which less was
+    enough, to the maximum needed during that time."""
 
     def __init__(self) -> None:
         self._top = 0.0
@@ -41,7 +41,7 @@ class HeldTop:
         """The current end of the axis.
 
         Args:
-            needed: where it would end by itself; 0 without values.
+            needed: the end that the current values need; 0 without values.
             now: seconds. Another engine's clock may begin anew.
         """
         self._less = max(self._less, needed)

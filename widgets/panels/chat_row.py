@@ -47,7 +47,7 @@ class ChatRow:
         """The row with its request's tokens and blocks, which columns may truncate or leave out."""
         view, name = self.view, f"{self.name.number} {self.name.title}"
         if view is None:
-            return f"{name} · {self.note or 'nothing asked lately'}"
+            return f"{name} · {self.note or 'no recent request'}"
         parts = [
             name,
             f"priority {count(view.priority)}" if view.priority else "",

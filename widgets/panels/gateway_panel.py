@@ -353,8 +353,8 @@ class MqttPanel(GatewayPanel[MqttReadings]):
         " `tui --embedded-broker` brings one along to try it."
     )
     FIRST_TOKEN = "publish to first token"
-    EXPLAINED = "untold"
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("live", "no token", "untold")
+    EXPLAINED = "unacked"
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("live", "no token", "unacked")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("mqtt"),
@@ -380,4 +380,4 @@ class MqttPanel(GatewayPanel[MqttReadings]):
         return [f"MQTT {readings.protocol}"] if readings.protocol else []
 
     def own_figure(self, readings: MqttReadings) -> tuple[str, int, bool]:
-        return "untold", readings.undelivered, readings.undelivered > 0
+        return "unacked", readings.undelivered, readings.undelivered > 0

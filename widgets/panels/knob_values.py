@@ -9,8 +9,8 @@ from engine.api.knobs import KnobState
 from widgets.figures import UNKNOWN, duration, setting
 from widgets.line import shorten
 
-# Where doubled token counts go from 0, as a share of their range. If they went to 1, an engine
-# whose prefill chunk had no cap would nearly stop.
+# The value to which a doubled token count goes from 0, as a share of its range. If it went to 1, an
+# engine whose prefill chunk had no cap would nearly stop.
 _FIRST_SHARE = 1 / 32
 
 
@@ -45,8 +45,8 @@ def typeable(knob: KnobState) -> str | None:
 
 
 def parsed(knob: KnobState, text: str) -> KnobValue:
-    """The typed value. Text that should be a number and is not stays as it is, and the engine
-    refuses it."""
+    """The typed value. Text that is not a number although it should be is returned unchanged, and
+    the engine refuses it."""
     if not knob.allowed.form:
         for kind in (int, float):
             try:
@@ -89,8 +89,8 @@ def in_force(knob: KnobState) -> str:
 
 
 def note_in(knob: KnobState, room: int) -> str:
-    """The note on a knob, in so many cells. That it is ignored, which its position and colour show
-    too, is written in whole words or not at all."""
+    """The note on a knob, cut to so many cells. The note that a knob is ignored is shown completely
+    or not at all, because position and colour show that too."""
     if is_ignored(knob):
         return next((text for text in (knob.note, "ignored") if len(text) <= room), "")
     return shorten(knob.note, room)

@@ -28,8 +28,8 @@ def list_keys(name: str, last: str = "Last") -> tuple[BindingType, ...]:
 class ScrollPanel(Panel):
     """Base class of the panels that scroll.
 
-    It is no `ScrollView`, because frame and column heads do not scroll, and the scroll bar is the
-    right edge of the frame.
+    It is not a `ScrollView`, because frame and column heads do not scroll, and the scroll bar is
+    the right edge of the frame.
 
     Attributes:
         first: index of the first row in view.

@@ -58,7 +58,7 @@ async def test_a_time_that_is_not_known_is_left_out() -> None:
 
 
 async def test_a_reply_that_only_thought_says_so_once_it_has_ended() -> None:
-    silent = "  It only thought, and said nothing."
+    silent = "  The reply is thinking only, without text."
     async with shown(entry(0, "2+2?"), width=50) as (view, app):
         for growing, calls, tells in ((True, (), False), (False, (("add", "{}"),), False)):
             thought = entry(1, "", thinking="Two", growing=growing, calls=calls)

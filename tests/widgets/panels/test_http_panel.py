@@ -34,7 +34,7 @@ async def test_everything_at_once() -> None:
         ]
         panel.focus()
         await settle(app)
-        assert "open: connections that clients hold" in rows(panel)[-1]
+        assert "open: open connections of clients" in rows(panel)[-1]
 
 
 async def test_without_a_gateway_it_says_how_to_have_one() -> None:

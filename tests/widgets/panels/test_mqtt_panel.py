@@ -40,7 +40,7 @@ async def test_everything_at_once() -> None:
             "╭─ MQTT · default/gpu-1 ─────────────────────────────────────────────────────╮",
             "│ ✓ online 2h04m · MQTT 5 · mqtts://broker.example.org:8883                  │",
             "│ in/s     12       out/s    478      live     8        accepted 1.2k        │",
-            "│ no token 3        finished 1.2k     untold   0        rejected 14          │",
+            "│ no token 3        finished 1.2k     unacked  0        rejected 14          │",
             "│ publish to first token p50 190ms p99 640ms                                 │",
             "│ rejected 12 over the quota (429) · 2 not JSON (400)                        │",
             "│ users fleet 6, 3 no token · alice 2 · eve 0, 14 rejected                   │",
@@ -58,7 +58,7 @@ async def test_a_narrow_panel_breaks_between_the_parts() -> None:
         "in/s     12  out/s    478",
         "live     8   accepted 1.2k",
         "no token 3   finished 1.2k",
-        "untold   0   rejected 14",
+        "unacked  0   rejected 14",
         "ttft p50 190ms p99 640ms",
         "rejected",
         "  12 over the quota (429)",
@@ -285,8 +285,8 @@ async def test_any_size(size: tuple[int, int]) -> None:
             assert all(cell_len(panel.render_line(y).text) == size[0] for y in range(size[1]))
 
 
-async def test_what_untold_means_is_said_first_where_all_does_not_fit() -> None:
+async def test_what_unacked_means_is_said_first_where_all_does_not_fit() -> None:
     panel = MqttPanel()
     async with hosted(panel, 41, 8, focus=True):
         panel.show(replace(MANY, bad=()))
-        assert "untold: ends not yet confirmed" in rows(panel)[-1]
+        assert "unacked: endings not yet confirmed" in rows(panel)[-1]

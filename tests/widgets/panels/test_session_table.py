@@ -342,7 +342,7 @@ async def test_chats_without_a_request_are_rows_too() -> None:
         head = [line[:44].split() for line in rows(table)[2:4]]
         assert head[0] == ["┃", "▸", "12", "c", "Question", "1", "○", "idle"]
         assert head[1] == ["┃", "B", "@bob", "Ulm", "○", "idle"]
-        assert "12 Question 1 · nothing asked lately" in rows(table)[-1]
+        assert "12 Question 1 · no recent request" in rows(table)[-1]
         await press(app, "enter")
         assert [m.row for m in app.sent(SessionTable.Selected)] == [idle]
 
