@@ -1,4 +1,4 @@
-"""Command line: removes secrets from it, because every user of the machine can read them there.
+"""Command line: removes its secrets, because every user of the machine can read it.
 
 A broker's password, or an API key, is visible until Python has started. A secret in
 TUI_MQTT_PASSWORD or TUI_API_KEY, or in a file, is never visible.
@@ -37,8 +37,8 @@ def hide_secrets() -> None:
 
 
 def without_secrets(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """The arguments without keys, and without the passwords in `--mqtt`. The last ones of each go
-    into the environment."""
+    """The arguments without keys, and without the passwords in `--mqtt`. The last key and the last
+    password go into the environment."""
     from app.gateway.mqtt.transport.address import split_password
 
     result, last = list(arguments), None

@@ -108,7 +108,7 @@ class ReplyWriter:
             return
         if self._written:
             self.break_off()
-            self._notice("the server began anew; what stands above is void")
+            self._notice("the server started again; the text above is void")
         self._of = (request_id, attempt)
         self._next = 0
 

@@ -47,7 +47,7 @@ def run(settings: Settings, file: Path, output: Path | None, at_once: int) -> in
         ):
             failed = asyncio.run(_answer(client, settings, at_once, lines, out))
     number = len(lines)
-    skipped = f", {len(answered)} had been before" if answered else ""
+    skipped = f", {len(answered)} were answered before" if answered else ""
     complain(f"{number} answered, {failed} of them with an error{skipped}: {output}")
     return ExitCode.FAILED if failed else ExitCode.OK
 

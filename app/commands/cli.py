@@ -52,13 +52,14 @@ def _tui(
     broker: flags.Broker,
     interface: flags.Interface,
     each: Annotated[
-        bool, Option("--each", help="Plain program: a line is a chat, all at once.")
+        bool, Option("--each", help="Without a terminal: each line is a chat, all at once.")
     ] = False,
     as_json: Annotated[
-        bool, Option("--json", help="Plain program: one JSON object for each reply.")
+        bool, Option("--json", help="Without a terminal: print a JSON object per reply.")
     ] = False,
     demo: Annotated[
-        bool, Option("--demo", help="A scripted crowd on the built-in model; any key takes over.")
+        bool,
+        Option("--demo", help="Show a scripted crowd on the built-in model; any key takes over."),
     ] = False,
     common: flags.Common,
     _version: Annotated[
@@ -70,7 +71,7 @@ def _tui(
 ) -> None:
     """Chat with a language model that runs here; watch and steer the batch.
 
-    Where standard input or output is no terminal, each line of input is a turn of one conversation
+    If standard input or output is not a terminal, each line of input is a turn of one conversation
     and the replies go to standard output.
     """
     if context.invoked_subcommand is not None:
@@ -84,7 +85,7 @@ def _tui(
         for name, value in stated(model, http, broker).items():
             if value is not None and name != "device":
                 raise typer.BadParameter(
-                    "the demonstration holds chats of its own on the built-in model",
+                    "the demonstration runs its own chats on the built-in model",
                     param_hint=f"--{name.replace('_', '-')}",
                 )
         given = stated(engine, interface, common) | {"device": model.device}
@@ -92,7 +93,7 @@ def _tui(
     if process.has_screen():
         if each or as_json:
             raise typer.BadParameter(
-                "it is for the plain program, where standard input or output is no terminal",
+                "it works only where standard input or output is not a terminal",
                 param_hint="--each" if each else "--json",
             )
         given = stated(model, engine, sampling, http, broker, interface, common)
@@ -102,7 +103,7 @@ def _tui(
             n for n, value in stated(http, broker, interface).items() if value is not None
         ]:
             raise typer.BadParameter(
-                "it is for the interface; without a terminal there is `tui serve`",
+                "it works only in a terminal; without one, use `tui serve`",
                 param_hint=f"--{wrong[0].replace('_', '-')}",
             )
         code = process.run(
@@ -112,8 +113,8 @@ def _tui(
 
 
 class _Models(TyperGroup):
-    """`tui models`: its commands; any other argument shows the registry or one of its models. A
-    model with the name of a command could not be shown."""
+    """`tui models`: runs its commands. Any other argument shows the registry or one of its models,
+    so a model with the name of a command cannot be shown."""
 
     LIST = "registry"
 
@@ -134,8 +135,8 @@ app.add_typer(models_app, name="models")
 
 @models_app.callback()
 def _about_models() -> None:
-    """List the models of the registry by what fits here, or say what one would take; fetch, list
-    and remove those of this machine."""
+    """List the registry's models by whether they fit here, or show what one needs; download, list
+    and remove models."""
 
 
 @models_app.command(_Models.LIST, hidden=True)
@@ -143,17 +144,17 @@ def _models(
     name: Annotated[
         str | None,
         Argument(
-            help="A model: what it would take, and how much of it fits.",
+            help="A model: shows the memory that it needs, and the context that fits.",
             autocompletion=flags.COMPLETE_MODEL,
         ),
     ] = None,
     models: flags.Models = None,
     device: flags.Device = None,
     quantize: flags.Quantize = None,
-    as_json: Annotated[bool, Option("--json", help="As JSON, with the reasons.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, with the reasons.")] = False,
     config: flags.Config = None,
 ) -> None:
-    """List the models of the registry by what fits here, or say what one would take."""
+    """List the registry's models by whether they fit here, or show what one needs."""
     settings = _settings(models=models, device=device, quantize=quantize, config=config)
     from app.commands import models as listing
     from app.process import process
@@ -175,7 +176,7 @@ def _get_model(
     models: flags.Models = None,
     config: flags.Config = None,
 ) -> None:
-    """Fetch a model to this machine; goes on with a download that was broken off."""
+    """Download a model; an interrupted download is resumed."""
     settings = _settings(models=models, config=config)
     from app.commands import downloads
     from app.process import process
@@ -187,10 +188,10 @@ def _get_model(
 @models_app.command("list")
 def _list_models(
     models: flags.Models = None,
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     config: flags.Config = None,
 ) -> None:
-    """List the models that were fetched: how large each is, when it was last used, and where."""
+    """List the downloaded models: size, time of last use and folder."""
     settings = _settings(models=models, config=config)
     from app.commands import downloads
     from app.process import process
@@ -201,12 +202,12 @@ def _list_models(
 
 @models_app.command("remove")
 def _remove_model(
-    name: Annotated[str, Argument(help="A model that was fetched.")],
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    name: Annotated[str, Argument(help="A downloaded model.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     models: flags.Models = None,
     config: flags.Config = None,
 ) -> None:
-    """Remove a model that was fetched; asks before."""
+    """Remove a downloaded model, after confirmation."""
     settings = _settings(models=models, config=config)
     from app.commands import downloads
     from app.process import process
@@ -219,7 +220,9 @@ def _remove_model(
 
 @app.command("export")
 def _export(
-    chat: Annotated[str | None, Argument(help="A title or an id; all chats if none.")] = None,
+    chat: Annotated[
+        str | None, Argument(help="Title or id of a chat; without it, all chats.")
+    ] = None,
     form: flags.Format = flags.FileFormat.JSON,
     config: flags.Config = None,
 ) -> None:
@@ -234,10 +237,10 @@ def _export(
 
 @app.command("import")
 def _import(
-    file: Annotated[Path, Argument(help="What `tui export` has written; - is standard input.")],
+    file: Annotated[Path, Argument(help="A JSON file of `tui export`; - is standard input.")],
     config: flags.Config = None,
 ) -> None:
-    """Take the chats of a file into the store."""
+    """Import the chats of a file into the store."""
     settings = _settings(config=config)
     from app.commands import chats
     from app.process import process
@@ -254,8 +257,8 @@ def _doctor(
     mqtt: flags.Mqtt = None,
     config: flags.Config = None,
 ) -> None:
-    """Show versions, device, memory and files, and what is missing; with --model also what
-    quantizing its weights changes."""
+    """Show versions, device, memory and files, and what is missing; with --model also how quantized
+    weights would change its output."""
     from app.commands import doctor
     from app.process import process
 
@@ -280,8 +283,8 @@ def _demo(
     knobs: flags.KnobTexts = None,
     common: flags.Common,
 ) -> None:
-    """Show scripted chats on the built-in model: in the interface, or without a terminal as lines,
-    and what the batch did."""
+    """Show scripted chats on the built-in model in the interface; without a terminal, print them
+    and a summary of the batch."""
     given = stated(common) | {"device": device, "policy": policy, "knobs": knobs}
     settings = _settings(common, device=device, policy=policy, knobs=knobs)
     raise typer.Exit(_demonstrate(settings, given))
@@ -297,7 +300,7 @@ def _serve(
     sampling: flags.Sampling,
     common: flags.Common,
 ) -> None:
-    """Serve over HTTP, MQTT or both, without a screen; SIGTERM lets what runs end."""
+    """Serve over HTTP, MQTT or both, without a screen; SIGTERM drains."""
     settings = _settings(server, model, engine, sampling, common)
     from app.commands import serve
     from app.process import process
@@ -322,20 +325,20 @@ def _ask(*, client: flags.Client, options: flags.Ask, common: flags.Common) -> N
 @spread
 def _batch(
     *,
-    file: Annotated[Path, Argument(help="Requests, a JSON object a line; see docs/http.md.")],
+    file: Annotated[Path, Argument(help="Requests, one JSON object per line; see docs/http.md.")],
     output: Annotated[
         Path | None,
-        Option("--output", metavar="FILE", help="For answers; else FILE.out.jsonl."),
+        Option("--output", metavar="FILE", help="File for the answers; default FILE.out.jsonl."),
     ] = None,
     at_once: Annotated[
-        int, Option("--at-once", min=1, metavar="N", help="Most requests in the engine at a time.")
+        int, Option("--at-once", min=1, metavar="N", help="Most requests in the engine at once.")
     ] = 256,
     model: flags.Model,
     engine: flags.Engine,
     sampling: flags.Sampling,
     common: flags.Common,
 ) -> None:
-    """Answer the requests of a file, in the form of OpenAI's batches; goes on where it was."""
+    """Answer a file of requests in OpenAI's batch format; resumes where it stopped."""
     settings = _settings(model, engine, sampling, common)
     from app.commands import batch
     from app.process import process
@@ -349,7 +352,7 @@ def _batch(
 def _bench(
     *, model: flags.Model, envelope: Envelope, options: BenchOptions, common: flags.Common
 ) -> None:
-    """Measure the engine under a workload, or several settings side by side."""
+    """Measure the engine under a workload, or compare several settings."""
     settings = _settings(model, envelope, common)
     from app.bench import command
     from app.process import process
@@ -360,7 +363,8 @@ def _bench(
 @app.command("simulate")
 @spread
 def _simulate(*, options: SimulateOptions, common: flags.Common) -> None:
-    """Run the scheduler on a simulated device at rising rates: throughput, latency, goodput."""
+    """Run the scheduler on a simulated device at rising request rates: throughput, latency,
+    goodput."""
     settings = _settings(common)
     from app.bench import simulate
     from app.process import process
@@ -451,7 +455,7 @@ def _settings(*groups: object, **more: object) -> Settings:
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """Refuse options before a command: they would have no effect on it."""
+    """Refuse options that stand before a command, because they would have no effect on it."""
     # False is compared by identity: 0 is a value that was stated, though it equals False.
     stated = [
         name
@@ -461,7 +465,7 @@ def _refuse_options(context: typer.Context) -> None:
     if stated:
         command = context.invoked_subcommand
         raise typer.BadParameter(
-            f"it stands before {command}; options of {command} come after it, see"
+            f"it has no effect before {command}; options of {command} come after it, see"
             f" `tui {command} --help`",
             param_hint=next(p.opts[0] for p in context.command.params if p.name == stated[0]),
         )

@@ -23,7 +23,7 @@ from engine.api.telemetry import Distribution, StepRecord
 from engine.batch.plan import Runner, StepPlan, StepResult
 from engine.serving.loading import LoadedModel, Progress
 
-# So few that the crowd of the interface does not fit and somebody is preempted.
+# So few blocks that the crowd of the interface does not fit and some request is preempted.
 POOL_BLOCKS = 40
 KNOBS = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 # 20 tokens a second for each chat, the speed of a large model.

@@ -166,7 +166,9 @@ def _machine() -> Iterator[Finding]:
     yield Finding("system", platform.platform())
     features = cpu_features()
     yield Finding("processor", f"{platform.machine()}, {num_cores()} cores for this program")
-    known = "not told by this system" if features is None else " ".join(features) or "none of note"
+    known = (
+        "not reported by this system" if features is None else " ".join(features) or "none of note"
+    )
     yield Finding("instructions", known)
     yield _kernels()
     memory = host_memory()
@@ -183,7 +185,7 @@ def _gpus() -> Iterator[Finding]:
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     seen = _seen_by_torch()
     for number, (uuid, name) in enumerate(seen.items()):
-        known = f"{name}, {uuid}, not told by NVIDIA's driver"
+        known = f"{name}, {uuid}, not reported by NVIDIA's driver"
         shown = _show_gpu(by_uuid[uuid]) if uuid in by_uuid else known
         yield Finding(f"cuda:{number}", shown)
     visible = visible_gpus([gpu.uuid for gpu in gpus], os.environ)
@@ -391,13 +393,13 @@ def _terminal() -> Iterator[Finding]:
     yield Finding(
         "size",
         f"{size.columns} x {size.lines}",
-        "the interface is made for 80 x 24 and more; enlarge the window" if small else "",
+        "the interface needs at least 80 x 24; enlarge the window" if small else "",
         is_needed=False,
     )
     yield Finding(
         "colours",
         _colours(kind),
-        "TERM says that this terminal can do nothing but print; set TERM to what it is"
+        "TERM says that this terminal can only print; set TERM to its real type"
         if kind in ("", "dumb")
         else "",
         is_needed=False,

@@ -40,7 +40,9 @@ def run_get(settings: Settings, name: str) -> int:
     except ModelError as error:
         raise ModelLoadError(error.message) from None
     except KeyboardInterrupt:
-        complain(f"interrupted; what has come is kept, and `tui models get {name}` goes on from it")
+        complain(
+            f"interrupted; the downloaded part is kept, and `tui models get {name}` resumes it"
+        )
         return ExitCode.INTERRUPTED
     place = entry.local_folder()
     if place is None:
@@ -84,7 +86,9 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
         found = downloads.find_download(entry)
         if found is not None and not is_sure:
             if not is_terminal(sys.stdin):
-                raise SettingsError("without a terminal there is no one to ask: --yes removes it")
+                raise SettingsError(
+                    "without a terminal nobody can confirm; --yes removes it unasked"
+                )
             question = f"Remove {found.folder} ({show_bytes(found.num_bytes)})?"
             if not typer.confirm(question, err=True):
                 return ExitCode.FAILED
@@ -107,9 +111,7 @@ def to_table(found: list[Download]) -> str:
     lines = align(rows, (1,))
     partial = [one.name for one in found if not one.is_complete]
     lines += [""] * bool(partial)
-    lines += [
-        f"{name} is not complete; `tui models get {name}` goes on with it" for name in partial
-    ]
+    lines += [f"{name} is not complete; `tui models get {name}` resumes it" for name in partial]
     return "\n".join(lines)
 
 

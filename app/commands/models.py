@@ -289,7 +289,7 @@ def to_table(listings: Sequence[Listing]) -> str:
 
 
 def to_text(listing: Listing, place: Place, budget: int) -> str:
-    """The memory that one model needs, and how much of it fits."""
+    """The memory that one model needs, and how much context fits."""
     source = _source_of_figures(listing)
     rows = [
         ("model", f"{listing.name}, {listing.source}"),

@@ -46,7 +46,7 @@ def run(settings: Settings) -> int:
         settings.mqtt.address()
     if not (settings.mqtt.is_on or settings.http.is_on):
         raise SettingsError(
-            "nothing is to be served: state --http [HOST:]PORT or --mqtt URL, TUI_HTTP or TUI_MQTT,"
+            "nothing to serve: state --http [HOST:]PORT or --mqtt URL, TUI_HTTP or TUI_MQTT,"
             " or listen under [http] or url under [mqtt]"
         )
     request = settings.load_request()
@@ -62,7 +62,7 @@ def run(settings: Settings) -> int:
             systemd.notify("READY=1")
             _watch(running, client)
         except (KeyboardInterrupt, SystemExit):
-            log.info("draining; once more ends it at once")
+            log.info("draining; a second signal ends it at once")
             return ExitCode.OK
         finally:
             systemd.notify("STOPPING=1")
@@ -166,7 +166,7 @@ def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
 def _warn_of(settings: HttpSettings, url: str) -> None:
     if not settings.has_keys and not settings.address.is_loopback:
         log.warning(
-            "anybody who reaches %s may ask; --api-key or [http.keys] let in those who have a key",
+            "anybody who reaches %s may send requests; --api-key or [http.keys] requires a key",
             url,
         )
 

@@ -20,7 +20,7 @@ def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise BadParameter(f"{reprlib.repr(text)} is no JSON") from None
+        raise BadParameter(f"{reprlib.repr(text)} is not JSON") from None
 
 
 # Shells request completions by starting the program for each press of Tab, so each of these imports
@@ -85,22 +85,23 @@ Quantize = Annotated[
     Option(
         "--quantize",
         metavar="WIDTH",
-        help="Quantize weights at load: none, int8, int4.",
+        help="Quantize weights at load: none, int8 or int4.",
         autocompletion=_complete(lambda: ("none", "int8", "int4")),
     ),
 ]
 Format = Annotated[
     FileFormat,
-    Option("--format", help="json has all branches and can be imported; markdown is to be read."),
+    Option("--format", help="json has all branches and can be imported; markdown is for reading."),
 ]
 Config = Annotated[
     Path | None, Option("--config", metavar="FILE", help="Configuration file to read.")
 ]
 Models = Annotated[
-    Path | None, Option("--models", metavar="FILE", help="Registry instead of our own.")
+    Path | None,
+    Option("--models", metavar="FILE", help="Registry to use instead of the built-in one."),
 ]
 Device = Annotated[
-    str | None, Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+    str | None, Option("--device", metavar="NAME", help="Device: auto, cpu, cuda or cuda:N.")
 ]
 MaxNumSeqs = Annotated[
     int | None, Option("--max-num-seqs", metavar="N", help="Most sequences in the batch.")
@@ -122,7 +123,7 @@ KnobTexts = Annotated[
     Option(
         "--knob",
         metavar="NAME=VALUE",
-        help="Where a knob starts; repeatable.",
+        help="Start value of a knob; repeatable.",
         autocompletion=_complete(_knob_values),
     ),
 ]
@@ -131,7 +132,7 @@ Mqtt = Annotated[
     Option("--mqtt", metavar="URL", help="Broker: mqtt, mqtts, ws or wss://USER@HOST:PORT."),
 ]
 Pool = Annotated[
-    str | None, Option("--pool", metavar="NAME", help="Pool of servers on the broker.")
+    str | None, Option("--pool", metavar="NAME", help="Name of the servers' pool on the broker.")
 ]
 
 
@@ -144,7 +145,7 @@ class Common:
         Option(
             "--log-level",
             metavar="LEVEL",
-            help="debug, info, warning or error.",
+            help="Lowest level to log: debug, info, warning, error.",
             autocompletion=_complete(lambda: ("debug", "info", "warning", "error")),
         ),
     ] = None
@@ -177,7 +178,7 @@ class Engine:
         Option(
             "--dtype",
             metavar="TYPE",
-            help="auto, float32, bfloat16 or float16.",
+            help="Type of weights: auto, float32, bfloat16, float16.",
             autocompletion=_complete(lambda: ("auto", "float32", "bfloat16", "float16")),
         ),
     ] = None
@@ -187,11 +188,14 @@ class Engine:
         Option("--kv-memory", metavar="SIZE", help="Memory of the KV cache, such as 2GiB."),
     ] = None
     num_blocks: Annotated[
-        int | None, Option("--num-blocks", metavar="N", help="Its blocks of 16 tokens, instead.")
+        int | None,
+        Option("--num-blocks", metavar="N", help="Size of the KV cache in blocks of 16 tokens."),
     ] = None
     swap_memory: Annotated[
         str | None,
-        Option("--swap-memory", metavar="SIZE", help="Host memory to swap to; 0 is none."),
+        Option(
+            "--swap-memory", metavar="SIZE", help="Host memory for swapped-out requests; 0 is none."
+        ),
     ] = None
     snapshot_memory: Annotated[
         str | None,
@@ -202,7 +206,8 @@ class Engine:
         ),
     ] = None
     max_model_len: Annotated[
-        int | None, Option("--max-model-len", metavar="N", help="Most tokens of a chat.")
+        int | None,
+        Option("--max-model-len", metavar="N", help="Most tokens of a chat, with its reply."),
     ] = None
     max_num_seqs: MaxNumSeqs = None
     max_num_batched_tokens: MaxNumBatchedTokens = None
@@ -212,9 +217,9 @@ class Engine:
         str | None,
         Option("--system", metavar="TEXT", help="System prompt of new chats."),
     ] = None
-    pin_system: Annotated[bool | None, Option("--pin-system", help="Never evict its blocks.")] = (
-        None
-    )
+    pin_system: Annotated[
+        bool | None, Option("--pin-system", help="Never evict the system prompt's blocks.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +234,10 @@ class Sampling:
         Option("--temperature", metavar="X", help="0 always takes the most likely token."),
     ] = None
     top_p: Annotated[
-        float | None, Option("--top-p", metavar="X", help="Nucleus of this probability.")
+        float | None,
+        Option(
+            "--top-p", metavar="X", help="Sample from the fewest tokens of this total probability."
+        ),
     ] = None
     top_k: Annotated[
         int | None,
@@ -240,7 +248,7 @@ class Sampling:
     ] = None
     stop: Annotated[
         list[str] | None,
-        Option("--stop", metavar="TEXT", help="Ends a reply; may be given several times."),
+        Option("--stop", metavar="TEXT", help="Text that ends a reply; repeatable."),
     ] = None
     chat_template_kwargs: Annotated[
         dict[str, object] | None,
@@ -276,7 +284,7 @@ class Broker:
     mqtt: Mqtt = None
     embedded_broker: Annotated[
         bool | None,
-        Option("--embedded-broker", help="Run a broker on the loopback, for trying it out."),
+        Option("--embedded-broker", help="Run a broker on this machine, for trials."),
     ] = None
 
 
@@ -286,11 +294,11 @@ class Http:
 
     http: Annotated[
         str | None,
-        Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP interface there."),
+        Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP interface here."),
     ] = None
     api_key: Annotated[
         str | None,
-        Option("--api-key", metavar="KEY", help="Key that its clients must have."),
+        Option("--api-key", metavar="KEY", help="Key that HTTP clients must send."),
     ] = None
 
 
@@ -300,17 +308,20 @@ class Credentials:
 
     password_file: Annotated[
         Path | None,
-        Option("--password-file", metavar="FILE", help="Its first line is the password."),
+        Option(
+            "--password-file", metavar="FILE", help="File whose first line is the broker password."
+        ),
     ] = None
     ca_file: Annotated[
-        Path | None, Option("--ca-file", metavar="FILE", help="Who signs the broker's TLS.")
+        Path | None,
+        Option("--ca-file", metavar="FILE", help="CA certificates for the broker's TLS."),
     ] = None
     cert_file: Annotated[
         Path | None, Option("--cert-file", metavar="FILE", help="Our client certificate.")
     ] = None
-    key_file: Annotated[Path | None, Option("--key-file", metavar="FILE", help="And its key.")] = (
-        None
-    )
+    key_file: Annotated[
+        Path | None, Option("--key-file", metavar="FILE", help="Key of our client certificate.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,20 +360,21 @@ class Ask:
     """
 
     question: Annotated[
-        str | None, Argument(metavar="QUESTION", help="Else, and for -, standard input.")
+        str | None,
+        Argument(metavar="QUESTION", help="The question; default, and for -: standard input."),
     ] = None
     session: Annotated[
         str | None, Option(metavar="ID", help="Conversation that the server keeps for you.")
     ] = None
     system: Annotated[
-        str | None, Option(metavar="TEXT", help="System prompt; of a chat, at its start.")
+        str | None, Option(metavar="TEXT", help="System prompt; with --session, only at its start.")
     ] = None
     sampling: Sampling = field(default_factory=Sampling)
-    priority: Annotated[int, Option(metavar="N", help="Larger goes first.")] = 0
+    priority: Annotated[int, Option(metavar="N", help="Requests with larger numbers go first.")] = 0
     timeout: Annotated[float, Option(metavar="S", help="Most seconds to wait in all.")] = 300.0
-    no_stream: Annotated[bool, Option("--no-stream", help="Write the reply when it is whole.")] = (
-        False
-    )
+    no_stream: Annotated[
+        bool, Option("--no-stream", help="Write the reply when it is complete.")
+    ] = False
     as_json: Annotated[
-        bool, Option("--json", help="Write the server's last message: final or error.")
+        bool, Option("--json", help="Print the server's last message: final or error.")
     ] = False

@@ -255,7 +255,7 @@ def final(text: str, attempt: int = 1) -> Final:
     return Final.model_validate_json(json.dumps({**message, **rest}))
 
 
-VOID = "[the server began anew; what stands above is void]"
+VOID = "[the server started again; the text above is void]"
 PAGES: dict[str, tuple[list[DeltaReply], Final, str]] = {
     "whole": ([delta(0, "ab"), delta(1, "c")], final("abc"), "abc\n"),
     "no deltas": ([], final("abc"), "abc\n"),

@@ -108,4 +108,4 @@ def test_what_cannot_be_imported_is_told_and_the_rest_is(
     assert "none.json: No such file" in capsys.readouterr().err
     (tmp_path / "b.json").write_text("[]")
     assert chats.run_import(settings, tmp_path / "b.json") == ExitCode.FAILED
-    assert "b.json: it is no file of chats" in capsys.readouterr().err
+    assert "b.json: it is not a file of chats" in capsys.readouterr().err

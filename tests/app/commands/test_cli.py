@@ -211,24 +211,24 @@ WRONG = {
     "--policy fifo": "--policy: policy is 'fifo'; it must be one of 'stall_free'",
     "--policy nowhere:Own": "--policy: policy is 'nowhere:Own'; it could not be loaded: Module",
     "--knob watermark=2": "--knob: watermark is 2.0; it must be from 0 to 0.5",
-    "--knob watermark": "--knob: 'watermark' is no knob; it must be name=value",
-    "demo --knob nope=2": "--knob: nope is no knob; allowed are policy,",
-    "--knob paused=true demo": "--knob: it stands before demo",
-    "--policy orca --json models": "--policy: it stands before models",
+    "--knob watermark": "--knob: 'watermark' is not a knob; it must be name=value",
+    "demo --knob nope=2": "--knob: nope is not a knob; allowed are policy,",
+    "--knob paused=true demo": "--knob: it has no effect before demo",
+    "--policy orca --json models": "--policy: it has no effect before models",
     "--dtype int8": "--dtype: dtype is 'int8'; it must be one of auto, float32",
     "--quantize int3": "--quantize: quantize is 'int3'; it must be one of none, int8, int4",
     "bench --quantize int3": "--quantize: quantize is 'int3'; it must be one of none, int8",
     "--log-level loud": "--log-level: log_level is 'loud'; it should be 'debug', 'info'",
     "--config nothere.toml": "nothere.toml: there is no such configuration file",
-    "--json models": "--json: it stands before models; options of models come after it",
-    "--demo --model m": "--model: the demonstration holds chats of its own",
-    "--demo --mqtt mqtt://host": "--mqtt: the demonstration holds chats of its own",
-    "--seed 1 demo": "--seed: it stands before demo",
-    "--temperature 0 demo": "--temperature: it stands before demo",
-    "--mqtt mqtt://host": "--mqtt: it is for the interface; without a terminal",
-    "--embedded-broker": "--embedded-broker: it is for the interface",
-    "--mqtt mqtt://host serve": "--mqtt: it stands before serve",
-    "serve": "nothing is to be served: state --http [HOST:]PORT or --mqtt URL",
+    "--json models": "--json: it has no effect before models; options of models come after it",
+    "--demo --model m": "--model: the demonstration runs its own chats",
+    "--demo --mqtt mqtt://host": "--mqtt: the demonstration runs its own chats",
+    "--seed 1 demo": "--seed: it has no effect before demo",
+    "--temperature 0 demo": "--temperature: it has no effect before demo",
+    "--mqtt mqtt://host": "--mqtt: it works only in a terminal; without one",
+    "--embedded-broker": "--embedded-broker: it works only in a terminal",
+    "--mqtt mqtt://host serve": "--mqtt: it has no effect before serve",
+    "serve": "nothing to serve: state --http [HOST:]PORT or --mqtt URL",
     "serve --mqtt host": "--mqtt: the broker's address 'host' is not mqtt://HOST",
     "serve --mqtt mqtt://host --pool a/b": "--pool: mqtt.pool is 'a/b'; ",
     "ask --mqtt mqtt://host --timeout 0 hi": "--timeout",
@@ -253,7 +253,7 @@ def test_a_wrong_variable_and_a_wrong_key_are_named(
     config.write_text("modle = 'x'\n")
     result = tui("--config", str(config))
     assert (result.exit_code, result.stdout) == (ExitCode.USAGE, "")
-    assert result.stderr.startswith(f"tui: {config}: modle is no setting; allowed are model, ")
+    assert result.stderr.startswith(f"tui: {config}: modle is not a setting; allowed are model, ")
     monkeypatch.setenv("TUI_TOP_K", "x")
     result = tui("models")
     assert result.exit_code == ExitCode.USAGE

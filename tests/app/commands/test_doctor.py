@@ -292,7 +292,7 @@ def test_a_gpu_that_only_torch_knows(examine: Examine, monkeypatch: pytest.Monke
     install(monkeypatch)
     see(monkeypatch, LARGE)
     (line,) = machine_of(examine()[1])
-    assert line == "cuda:0 NVIDIA H100, GPU-2, not told by NVIDIA's driver"
+    assert line == "cuda:0 NVIDIA H100, GPU-2, not reported by NVIDIA's driver"
 
 
 def test_a_package_that_is_not_installed(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_broken_settings_are_told_and_the_rest_is_examined(
     monkeypatch.setenv(f"{PREFIX}COLOUR", "red")
     code, text = examine(config)
     assert code == ExitCode.FAILED
-    assert f"\nMissing\n  configuration: {config}: modle is no setting" in text
+    assert f"\nMissing\n  configuration: {config}: modle is not a setting" in text
     assert "\n  TUI_COLOUR: no setting is read from it" in text
     assert "builtin" in text
 

@@ -102,12 +102,12 @@ def test_ctrl_c_keeps_what_has_come(
     index.breaks, index.paused = [300_000], interrupt
     assert downloads.run_get(settings, "wheel") == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == (
-        "tui: interrupted; what has come is kept, and `tui models get wheel` goes on from it\n"
+        "tui: interrupted; the downloaded part is kept, and `tui models get wheel` resumes it\n"
     )
     has = (WHEEL.folder / f"{NAME}.part").stat().st_size
     downloads.run_list(settings, as_json=False)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "wheel is not complete; `tui models get wheel` goes on with it"
+    assert lines[-1] == "wheel is not complete; `tui models get wheel` resumes it"
     index.paused = None
     assert downloads.run_get(settings, "wheel") == ExitCode.OK
     assert index.ranges == [None, f"bytes={has}-"]
@@ -146,7 +146,7 @@ def test_it_is_asked_before_anything_is_removed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     downloads.run_get(settings, "wheel")
-    with pytest.raises(SettingsError, match="there is no one to ask: --yes"):
+    with pytest.raises(SettingsError, match="nobody can confirm; --yes"):
         downloads.run_remove(settings, "wheel", is_sure=False)
     monkeypatch.setattr(downloads, "is_terminal", lambda stream: True)
     questions: list[str] = []

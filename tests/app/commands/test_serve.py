@@ -127,7 +127,7 @@ def test_a_signal_lets_what_runs_end(broker: Mosquitto, own_process: Path) -> No
             assert process.wait(20) == ExitCode.OK
             assert process.stderr is not None
             *_, draining, closed = process.stderr.read().splitlines()
-            assert draining == "tui: INFO: draining; once more ends it at once"
+            assert draining == "tui: INFO: draining; a second signal ends it at once"
             assert closed == "closed"
         while (state := systemd.recv(100)) == b"WATCHDOG=1":
             pass
@@ -147,7 +147,7 @@ def test_a_second_signal_ends_it_at_once(
         client.ask(number.name)
         client.wait(lambda: client.replies(number.name))
         process.send_signal(number)
-        assert read_to(process, "draining; once more ends it at once\n")
+        assert read_to(process, "draining; a second signal ends it at once\n")
         process.send_signal(number)
         error = client.end(number.name)["error"]
         assert (error["code"], error["retryable"]) == (503, True)
@@ -163,7 +163,7 @@ def test_a_closed_terminal_drains_it_however_often_that_is_told(
         client.ask("hup")
         client.wait(lambda: len(client.replies("hup")) > 2)
         process.send_signal(signal.SIGHUP)
-        assert read_to(process, "draining; once more ends it at once\n")
+        assert read_to(process, "draining; a second signal ends it at once\n")
         process.send_signal(signal.SIGHUP)
         assert client.end("hup")["finish_reason"] == "stop"
         assert process.wait(20) == ExitCode.OK
@@ -373,7 +373,7 @@ def test_http_is_served_beside_or_without_mqtt(
             assert running.http is not None
             assert (running.mqtt is None) is not settings.mqtt.is_on
             assert f"on {running.http.url}" in caplog.text
-            assert f"anybody who reaches {running.http.url} may ask" in caplog.text
+            assert f"anybody who reaches {running.http.url} may send requests" in caplog.text
         assert running.http.wait_ended(0.0)
     with pytest.raises(HttpError, match="it cannot listen there"):
         serve.run(Settings(http=HttpSettings(listen="203.0.113.1:1")))
