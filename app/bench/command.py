@@ -87,7 +87,9 @@ def _testbed(settings: Settings, options: BenchOptions, progress: Progress) -> I
         yield testbed
         return
     if options.charge_padding:
-        raise SettingsError("--charge-padding: it is for --simulate; a model computes no padding")
+        raise SettingsError(
+            "--charge-padding: it works only with --simulate; a model computes no padding"
+        )
     try:
         with loading_bar(progress, settings.model) as tell:
             loaded = load_model(settings.load_request(), tell)
@@ -106,7 +108,7 @@ def _compared(options: BenchOptions) -> list[Setting]:
                 "--policy: each setting of --compare states its own, as policy=NAME"
             )
         if "policy" in _stated(options.knob):
-            raise SettingsError("--knob: policy is what --policy states; use that")
+            raise SettingsError("--knob: set the policy with --policy")
     try:
         if options.policy is not None:
             return of_policies(options.policy, options.knob)
@@ -224,11 +226,11 @@ def _remarks(plan: Plan, testbed: Testbed, runs: list[Run]) -> Iterator[str]:
     if plan.rounds > 1:
         yield f"Medians of {plan.rounds} rounds, interleaved."
     if testbed.virtual:
-        yield "Simulated: times are those of the model of the device, not measured."
+        yield "Simulated: times come from a model of the device, and are not measured."
     if any(run.measured.steps.padding for run in runs):
         yield f"Padding and bubbles are {testbed.about['padding']}."
     if any(run.partial for run in runs):
-        yield "PARTIAL: interrupted; figures are of the requests that had ended."
+        yield "PARTIAL: interrupted; the figures cover the requests that had ended."
     errors = Counter[str]()
     for run in runs:
         errors.update(run.measured.errors)

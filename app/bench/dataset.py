@@ -209,7 +209,7 @@ def _wrong(place: str, error: ValueError) -> DatasetError:
         return DatasetError(f"{place}: {field} is missing; it must be stated")
     if detail["type"] == "extra_forbidden":
         allowed = ", ".join(_Line.model_fields)
-        return DatasetError(f"{place}: {field} is no field of a request; allowed are {allowed}")
+        return DatasetError(f"{place}: {field} is not a field of a request; allowed are {allowed}")
     rule = detail["msg"].removeprefix("Input ")
     if not field:
         return DatasetError(f"{place}: {rule}")

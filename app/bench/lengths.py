@@ -103,7 +103,7 @@ def parse_lengths(text: str) -> Lengths:
                 return Exponential(float(mean), _count(cap))
     except ValueError:
         pass
-    raise LengthError(f"{text!r} is no length; it must be {FORMS}, in tokens, at least 1")
+    raise LengthError(f"{text!r} is not a length; it must be {FORMS}, in tokens, at least 1")
 
 
 def _count(text: str) -> int:

@@ -10,17 +10,19 @@ from typer import Argument, Option
 
 from app.settings.flags import MaxNumBatchedTokens, MaxNumSeqs, Quantize
 
-Burstiness = Annotated[float, Option(metavar="X", help="Shape of the gamma gaps; 1 is Poisson.")]
-OutputLen = Annotated[
-    str, Option(metavar="LEN", help="Likewise; its most is what requests announce.")
+Burstiness = Annotated[
+    float, Option(metavar="X", help="Shape of the gamma-distributed gaps; 1 is Poisson.")
 ]
+OutputLen = Annotated[str, Option(metavar="LEN", help="The same; requests announce the largest.")]
 InputLen = Annotated[
     str, Option(metavar="LEN", help="N, uniform:LOW:HIGH or exponential:MEAN:CAP.")
 ]
 Policies = Annotated[str, Option(metavar="NAME,...", help="Policies to compare.")]
 Seed = Annotated[int, Option("--seed", metavar="N", help="Makes the workload repeatable.")]
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures there.")]
-Svg = Annotated[Path | None, Option(metavar="FOLDER", help="Write charts there.")]
+JsonFile = Annotated[
+    Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")
+]
+Svg = Annotated[Path | None, Option(metavar="FOLDER", help="Write charts to this folder.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +54,17 @@ class BenchOptions:
         default_factory=list
     )
     simulate: Annotated[
-        str | None, Option(metavar="DEVICE:MODEL", help="Simulate these, such as h100:llama-8b.")
+        str | None,
+        Option(metavar="DEVICE:MODEL", help="Device and model to simulate: h100:llama-8b."),
     ] = None
     charge_padding: Annotated[
-        bool, Option("--charge-padding", help="Simulated padding costs time.")
+        bool, Option("--charge-padding", help="Let simulated padding cost time.")
     ] = False
     num_prompts: Annotated[
-        int | None, Option(metavar="N", help="Requests; 100, or all of a file.")
+        int | None, Option(metavar="N", help="Number of requests; default 100, or all of a file.")
     ] = None
     request_rate: Annotated[
-        float | None, Option(metavar="R", help="Arrivals a second; else all at once.")
+        float | None, Option(metavar="R", help="Arrivals a second; default: all at once.")
     ] = None
     burstiness: Burstiness = 1.0
     max_concurrency: Annotated[
@@ -70,30 +73,34 @@ class BenchOptions:
     random_input_len: InputLen = "128"
     random_output_len: OutputLen = "128"
     random_prefix_len: Annotated[
-        int, Option(metavar="N", help="Tokens that prompts begin with in common.")
+        int, Option(metavar="N", help="Length of the prefix that prompts share.")
     ] = 0
-    num_prefixes: Annotated[int, Option(metavar="N", help="Different ones, in turn.")] = 1
-    turns: Annotated[int, Option(metavar="N", help="Each prompt begins a chat of N turns.")] = 1
-    think_time: Annotated[float, Option(metavar="S", help="Seconds between its turns.")] = 0.0
+    num_prefixes: Annotated[
+        int, Option(metavar="N", help="Number of such prefixes, used in turn.")
+    ] = 1
+    turns: Annotated[int, Option(metavar="N", help="Make each request a chat of N turns.")] = 1
+    think_time: Annotated[
+        float, Option(metavar="S", help="Seconds between the turns of a chat.")
+    ] = 0.0
     dataset_path: Annotated[
         Path | None,
         Option(metavar="FILE", help="Workload: JSON lines, Azure trace or ShareGPT."),
     ] = None
     goodput: Annotated[
         list[str],
-        Option(metavar="NAME:MS...", help="Targets of ttft, tpot, e2el, as ttft:200."),
+        Option(metavar="NAME:MS...", help="Targets of ttft, tpot, e2el, such as ttft:200."),
     ] = field(default_factory=list)
     policy: Policies | None = None
     compare: Annotated[
         list[str],
-        Option(metavar="K=V,...", help="A setting to compare; give it several times."),
+        Option(metavar="K=V,...", help="A setting to compare; repeatable."),
     ] = field(default_factory=list)
-    knob: Annotated[list[str], Option(metavar="K=V", help="A knob, for all settings.")] = field(
-        default_factory=list
-    )
+    knob: Annotated[
+        list[str], Option(metavar="K=V", help="A knob for all settings; repeatable.")
+    ] = field(default_factory=list)
     rounds: Annotated[int, Option(metavar="N", help="Runs of each setting, interleaved.")] = 1
     num_warmups: Annotated[
-        int, Option(metavar="N", help="Requests under each setting that are not measured.")
+        int, Option(metavar="N", help="Unmeasured requests before each setting.")
     ] = 1
     seed: Seed = 0
     json_file: JsonFile = None
@@ -124,24 +131,26 @@ class SimulateOptions:
     output_len: OutputLen = "exponential:128:512"
     burstiness: Burstiness = 1.0
     ttft_target: Annotated[
-        float, Option(metavar="MS", help="Most time to first token, for the goodput.")
+        float, Option(metavar="MS", help="Target of the time to first token, for goodput.")
     ] = 1000.0
-    tpot_target: Annotated[float, Option(metavar="MS", help="Most time per output token.")] = 100.0
+    tpot_target: Annotated[
+        float, Option(metavar="MS", help="Target of the time per output token.")
+    ] = 100.0
     kv_slots: Annotated[
-        int | None, Option(metavar="N", help="Token slots; else what the memory holds.")
+        int | None, Option(metavar="N", help="Token slots of the pool; default: all that fit.")
     ] = None
     swap_memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Host memory to swap to; else none.")
+        str | None, Option(metavar="SIZE", help="Host memory for swapping; default: none.")
     ] = None
-    knob: Annotated[list[str], Option(metavar="K=V", help="A knob, for all policies.")] = field(
-        default_factory=list
-    )
+    knob: Annotated[
+        list[str], Option(metavar="K=V", help="A knob for all policies; repeatable.")
+    ] = field(default_factory=list)
     fit: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Learn costs from `tui bench --save-steps` instead."),
+        Option(metavar="FILE", help="Fit costs to a file of `tui bench --save-steps`."),
     ] = None
     charge_padding: Annotated[
-        bool, Option("--charge-padding", help="Padding of static batches costs time.")
+        bool, Option("--charge-padding", help="Let the padding of static batches cost time.")
     ] = False
     seed: Seed = 0
     json_file: JsonFile = None

@@ -208,7 +208,7 @@ def check_charts(flag: str, folder: Path) -> None:
     places = (folder.absolute(), *folder.absolute().parents)
     there = next(path for path in places if os.path.exists(path))
     if not there.is_dir():
-        raise SettingsError(f"{flag}: {there} is no folder; it must be one, or not be there yet")
+        raise SettingsError(f"{flag}: {there} is not a folder; it must be one, or not exist yet")
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingsError(f"{flag}: {there} must be writable, but is not")
 

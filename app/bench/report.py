@@ -78,7 +78,7 @@ SECTIONS = (
             Row("mean_step_ms", "Mean step time (ms):"),
             Row("mean_batch", "Mean batch (sequences):"),
             Row("mean_step_tokens", "Mean step size (tokens):"),
-            Row("kv_waste", "KV slots given but unused (%):"),
+            Row("kv_waste", "KV slots allocated but unused (%):"),
             Row("padding", "Padding and bubbles (% of tokens):"),
             Row("preemptions", "Preemptions:", 0),
             Row("swaps", "Preemptions by swapping:", 0),

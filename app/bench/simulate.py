@@ -219,7 +219,7 @@ def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
                 f"{option}: with --fit, model and device are those of the recording"
             )
     if options.swap_memory is not None:
-        raise SettingsError("--swap-memory: a recording does not tell how fast blocks are swapped")
+        raise SettingsError("--swap-memory: a recording does not say how fast blocks are swapped")
     recording = Recording.load(file)
     cost = Fitted.to(recording, charge_padding=options.charge_padding)
     last = recording.records[-1]
@@ -242,7 +242,7 @@ def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> S
     aims = [f"{name}_target_ms={limit}" for name, limit in targets.items()]
     for name, _ in map(parse_knob, options.knob):
         if name in _KNOB_OPTIONS:
-            raise SettingsError(f"--knob: {name} is what {_KNOB_OPTIONS[name]} states; use that")
+            raise SettingsError(f"--knob: set {name} with {_KNOB_OPTIONS[name]}")
     return Sweep(
         workload=workload,
         rates=parse_rates(options.rate),

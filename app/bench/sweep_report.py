@@ -87,13 +87,13 @@ def remarks(curves: Sequence[Curve], sweep: Sweep) -> Iterator[str]:
     if needs:
         listed = ", ".join(f"{rate:g}/s {_round_up(needs[rate]):,}" for rate in sorted(needs))
         yield (
-            "? the run is too short for its requests: throughputs are of all of it, filling and "
-            f"draining included. Needed are about so many --requests: {listed}."
+            "? the run is too short: throughputs include the filling and draining of the batch. "
+            f"About this many --requests are needed: {listed}."
         )
     yield (
-        "req/s, tok/s and goodput are those from when the batch has filled until the last request "
-        f"begins to come out; a rate is kept up with if {KEPT_UP:.0%} as many requests end as "
-        "arrive."
+        "req/s, tok/s and goodput are measured from when the batch is full until the last request "
+        f"gets its first token; a policy keeps up with a rate if {KEPT_UP:.0%} as many requests "
+        "end as arrive."
     )
 
 
@@ -103,9 +103,9 @@ def _keeps_up(curve: Curve) -> str:
         least = f"keeps up to {knee.rate:g}/s at least; " if knee else ""
         return f"{least}the run at {curve.unsure.rate:g}/s is too short to tell"
     if knee is None:
-        return "keeps up with none"
+        return "keeps up with no rate"
     if knee is curve.points[-1]:
-        return f"keeps up with every rate given; its knee lies above {knee.rate:g}/s"
+        return f"keeps up with every rate given; its knee is above {knee.rate:g}/s"
     return f"keeps up to {knee.rate:g}/s (the knee)"
 
 
@@ -115,7 +115,7 @@ def _meets(curve: Curve) -> str:
         return "at no rate"
     is_last = capacity is curve.points[-1]
     rates = "at every rate given" if is_last else f"up to {capacity.rate:g}/s"
-    return f"{rates}, as far as a run so short can tell" if capacity.needs else rates
+    return f"{rates}, as far as so short a run can show" if capacity.needs else rates
 
 
 def _round_up(count: int) -> int:

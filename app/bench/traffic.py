@@ -48,8 +48,8 @@ class ScriptedTraffic:
     A conversation continues only after a turn that was answered.
 
     Args:
-        scripts: in the order of their first arrivals. They are consumed one by one as they come
-            due, so that a generator holds only one at a time.
+        scripts: in the order of their first arrivals. Each is taken from the iterator when its time
+            has come, so that a generator holds only one at a time.
         concurrency: most scripts in flight, at least 1; None is no limit.
     """
 

@@ -63,7 +63,7 @@ def parse_targets(options: BenchOptions) -> dict[str, float]:
         SettingsError: a text is not a target.
     """
     if options.more_targets and not options.goodput:
-        raise SettingsError(f"{options.more_targets[0]}: it stands behind no option")
+        raise SettingsError(f"{options.more_targets[0]}: it does not follow an option")
     targets = {}
     for text in " ".join((*options.goodput, *options.more_targets)).split():
         name, _, limit = text.partition(":")
@@ -73,7 +73,7 @@ def parse_targets(options: BenchOptions) -> dict[str, float]:
             targets[name] = math.nan
         if name not in TARGETS or not targets[name] > 0:
             raise SettingsError(
-                f"--goodput: {text!r} is no target; it must be NAME:MS with a name of "
+                f"--goodput: {text!r} is not a target; it must be NAME:MS with a name of "
                 f"{', '.join(TARGETS)} and milliseconds above 0"
             )
     return targets

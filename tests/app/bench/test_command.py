@@ -77,7 +77,7 @@ def test_a_simulated_run_is_the_same_every_time_and_says_that_it_is_simulated(
 ) -> None:
     result = bench(*SIMULATED, "--request-rate", "20", "--plot", "--svg", str(own_process / "svg"))
     assert result.exit_code == ExitCode.OK, result.output
-    assert "\nSimulated: times are those of the model of the device" in result.stdout
+    assert "\nSimulated: times come from a model of the device" in result.stdout
     assert "\x1b" not in result.stdout
     assert "Time to first token" in result.stdout
     assert value(result.stdout, "Request rate configured (RPS)") == ["20.00"]
@@ -108,7 +108,10 @@ def test_policies_are_compared_by_their_names_alone(own_process: Path) -> None:
     [
         (("--policy", "nope"), "tui: --policy: policy is 'nope'; "),
         (("--policy", "orca", "--compare", "policy=orca"), "tui: --policy: each setting of"),
-        (("--policy", "orca", "--knob", "policy=static"), "tui: --knob: policy is what --policy"),
+        (
+            ("--policy", "orca", "--knob", "policy=static"),
+            "tui: --knob: set the policy with --policy",
+        ),
     ],
 )
 def test_a_policy_that_cannot_be_compared_is_refused(
@@ -175,7 +178,7 @@ def test_ctrl_c_shows_what_was_measured_and_that_it_is_partial(
         *("--compare", "policy=stall_free", "--compare", "policy=orca"),
     )
     assert result.exit_code == ExitCode.INTERRUPTED
-    assert "PARTIAL: interrupted; figures are of the requests that had ended." in result.stdout
+    assert "PARTIAL: interrupted; the figures cover the requests that had ended." in result.stdout
     assert "orca" not in result.stdout
     assert "\n" + "policy=stall_free".rjust(57) + "\n" in result.stdout
     assert (
@@ -198,15 +201,15 @@ def test_a_workload_that_can_never_be_served_ends_with_the_reason(own_process: P
 
 
 WRONG = {
-    "--random-input-len x": "--random-input-len: 'x' is no length; it must be N, uniform:LOW:HIGH",
-    "--goodput foo:1": "--goodput: 'foo:1' is no target; it must be NAME:MS with a name of ttft,",
-    "--goodput ttft:200 tpot:x": "--goodput: 'tpot:x' is no target",
-    "ttft:200": "ttft:200: it stands behind no option",
+    "--random-input-len x": "--random-input-len: 'x' is not a length; it must be N, uniform:",
+    "--goodput foo:1": "--goodput: 'foo:1' is not a target; it must be NAME:MS with a name of",
+    "--goodput ttft:200 tpot:x": "--goodput: 'tpot:x' is not a target",
+    "ttft:200": "ttft:200: it does not follow an option",
     "--svg here": "--svg: ",
     "--compare policy=nope": "--compare: policy is 'nope'; it must be one of 'stall_free'",
     "--compare policy=orca,max_num_seqs=9999": "--compare: max_num_seqs is 9999; it must be",
     "--knob max_num_seqs=9999": "--knob: max_num_seqs is 9999; it must be from 1 to 256",
-    "--knob bogus=1": "--knob: bogus is no knob; allowed are policy,",
+    "--knob bogus=1": "--knob: bogus is not a knob; allowed are policy,",
     "--request-rate 0": "--request-rate: it is 0.0; it must be above 0, inf is allowed",
     "--burstiness nan": "--burstiness: it is nan; it must be above 0",
     "--num-prompts 0": "--num-prompts: it is 0; it must be at least 1",
@@ -236,7 +239,7 @@ def test_a_wrong_option_is_told_in_a_sentence(line: str, message: str, own_proce
 def test_padding_is_nothing_that_a_model_could_charge(own_process: Path) -> None:
     result = bench("--charge-padding")
     assert result.exit_code == ExitCode.USAGE
-    assert "--charge-padding: it is for --simulate" in result.stderr
+    assert "--charge-padding: it works only with --simulate" in result.stderr
 
 
 def test_a_model_that_is_unknown_ends_with_3(own_process: Path) -> None:

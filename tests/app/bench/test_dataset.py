@@ -108,7 +108,7 @@ WRONG = {
         "dataset, line 1: max_tokens is 8; it must be at least output_tokens (9)"
     ),
     '{"prompt_tokens": 4, "output_tokens": 9, "arival": 8}': (
-        "dataset, line 1: arival is no field of a request; allowed are arrival, prompt_tokens, "
+        "dataset, line 1: arival is not a field of a request; allowed are arrival, prompt_tokens, "
         "output_tokens, max_tokens, user, priority"
     ),
     '{"arrival": -1, "prompt_tokens": 4, "output_tokens": 9}': (

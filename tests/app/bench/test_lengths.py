@@ -59,6 +59,6 @@ def test_another_form_is_refused_with_the_allowed_ones(text: str) -> None:
     with pytest.raises(LengthError) as caught:
         parse_lengths(text)
     assert str(caught.value) == (
-        f"{text!r} is no length; it must be N, uniform:LOW:HIGH or exponential:MEAN:CAP, in tokens,"
-        " at least 1"
+        f"{text!r} is not a length; it must be N, uniform:LOW:HIGH or exponential:MEAN:CAP, in"
+        " tokens, at least 1"
     )

@@ -42,8 +42,8 @@ def test_a_policy_of_ones_own_is_named_by_its_class() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     {
-        "policy": "'policy' is no knob; it must be name=value",
-        "=4": "'=4' is no knob; it must be name=value",
+        "policy": "'policy' is not a knob; it must be name=value",
+        "=4": "'=4' is not a knob; it must be name=value",
         "max_num_seqs=1.5": "max_num_seqs is '1.5'; it must be an integer",
         "watermark=much": "watermark is 'much'; it must be a number",
         "prefix_caching=1": "prefix_caching is '1'; it must be true or false",

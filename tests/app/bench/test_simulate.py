@@ -86,7 +86,7 @@ def test_what_the_table_says_of_a_short_run_and_of_the_end_of_the_range(
 ) -> None:
     run(replace(SMALL, rate="0.5,1"))
     text = capsys.readouterr().out
-    assert "keeps up with every rate given; its knee lies above 1/s" in text
+    assert "keeps up with every rate given; its knee is above 1/s" in text
     assert "(the knee)" not in text
     assert "at every rate given" in text
     assert "?" not in text
@@ -96,8 +96,8 @@ def test_what_the_table_says_of_a_short_run_and_of_the_end_of_the_range(
     (row,) = (line for line in text.splitlines() if line.startswith("stall_free  4096"))
     assert row.split()[3 if "(" in row else 2].endswith("?")
     assert row.endswith("100%?")
-    assert "at every rate given, as far as a run so short can tell" in text
-    assert "--requests: 4096/s " in text
+    assert "at every rate given, as far as so short a run can show" in text
+    assert "--requests are needed: 4096/s " in text
 
 
 def test_the_rate_that_requests_came_at_is_shown_where_it_is_another(
@@ -235,16 +235,16 @@ def test_costs_can_come_from_a_recording(
         ({"ttft_target": -1.0}, "--ttft-target: ttft_target_ms is -1.0; it must be from "),
         ({"tpot_target": math.nan}, "--tpot-target: tpot_target_ms is nan; it must be from "),
         ({"seed": -1}, "--seed: it is -1; it must be at least 0"),
-        ({"input_len": "many"}, "--input-len: 'many' is no length"),
-        ({"output_len": "0"}, "--output-len: '0' is no length"),
+        ({"input_len": "many"}, "--input-len: 'many' is not a length"),
+        ({"output_len": "0"}, "--output-len: '0' is not a length"),
         ({"swap_memory": "2GX"}, "--swap-memory: it is '2GX'; it must be a size such as 2GiB"),
-        ({"fit": Path("x"), "swap_memory": "1G"}, "--swap-memory: a recording does not tell"),
+        ({"fit": Path("x"), "swap_memory": "1G"}, "--swap-memory: a recording does not say"),
         ({"kv_slots": 159}, "--kv-slots: it is 159; it must be at least 160, "),
-        ({"knob": ["speed=9"]}, "--knob: speed is no knob"),
-        ({"knob": ["speed"]}, "--knob: 'speed' is no knob; it must be name=value"),
+        ({"knob": ["speed=9"]}, "--knob: speed is not a knob"),
+        ({"knob": ["speed"]}, "--knob: 'speed' is not a knob; it must be name=value"),
         ({"knob": ["queue_limit=0"]}, "--knob: queue_limit is 0; it must be from 1 to "),
-        ({"knob": ["policy=orca"]}, "--knob: policy is what --policy states"),
-        ({"knob": ["tpot_target_ms=5"]}, "--knob: tpot_target_ms is what --tpot-target states"),
+        ({"knob": ["policy=orca"]}, "--knob: set policy with --policy"),
+        ({"knob": ["tpot_target_ms=5"]}, "--knob: set tpot_target_ms with --tpot-target"),
         ({"fit": Path("missing.jsonl")}, "--fit: missing.jsonl cannot be read"),
     ],
 )
@@ -294,5 +294,5 @@ def test_a_folder_that_is_not_there_is_told_before_anything_runs(tmp_path: Path)
 
 def test_charts_that_could_not_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
-    with pytest.raises(SettingsError, match=r"--svg: .*taken is no folder"):
+    with pytest.raises(SettingsError, match=r"--svg: .*taken is not a folder"):
         run(replace(SMALL, svg=tmp_path / "taken" / "charts"))
