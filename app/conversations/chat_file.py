@@ -102,8 +102,8 @@ def decode(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        why = f"it is no UTF-8 text (byte {error.start:,})"
-        raise ChatFileError(f"it is no file of chats: {why}") from None
+        why = f"it is not UTF-8 text (byte {error.start:,})"
+        raise ChatFileError(f"it is not a file of chats: {why}") from None
 
 
 def import_chats(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
@@ -157,20 +157,20 @@ def _listed(text: str) -> list[dict[str, Any]]:
     try:
         head = json.loads(text)
     except json.JSONDecodeError as error:
-        why = f"it is no JSON (line {error.lineno}, column {error.colno})"
+        why = f"it is not JSON (line {error.lineno}, column {error.colno})"
     except (ValueError, RecursionError):
-        why = "it is no JSON that can be read"
+        why = "it is not readable JSON"
     else:
         if not isinstance(head, dict) or head.get("format") != FORMAT:
-            why = "it is other JSON than `tui export` writes"
+            why = "it is not JSON written by `tui export`"
         elif head.get("version") != VERSION:
             why = f"its version is {_short(head.get('version'))}; it must be {VERSION}"
         elif not isinstance(head.get("chats"), list):
             why = "it has no list of chats"
         elif not all(isinstance(chat, dict) for chat in head["chats"]):
-            why = "what it lists are no chats"
+            why = "its list has no chats"
     if why:
-        raise ChatFileError(f"it is no file of chats: {why}")
+        raise ChatFileError(f"it is not a file of chats: {why}")
     listed: list[dict[str, Any]] = head["chats"]
     return listed
 

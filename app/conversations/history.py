@@ -213,12 +213,12 @@ class History(ShownBranch):
         """
         reply = next(reversed(self.messages), None)
         if reply is None or reply.role != "assistant":
-            raise InvalidRequestError("there is no reply yet to go on with", "message")
+            raise InvalidRequestError("there is no reply yet to continue", "message")
         if not (reply.content or reply.thinking):
-            raise InvalidRequestError("nothing has come of this reply; ask for another", "message")
+            raise InvalidRequestError("this reply has no text yet; regenerate it", "message")
         if reply.finish_reason is FinishReason.STOP:
             raise InvalidRequestError(
-                "this reply is complete; say what more it is to tell", "message"
+                "this reply is complete; send a message to ask for more", "message"
             )
         return reply
 
@@ -307,8 +307,8 @@ class History(ShownBranch):
         self._is_changed = True
 
     def _newest_context(self, leaf: str | None) -> tuple[str, Context] | None:
-        """The last one on a branch, with the id of its reply: a reply that failed half-way has
-        none."""
+        """The last context on a branch, with the id of its reply: a reply that failed half-way has
+        no context."""
         for message in reversed(self._tree.branch(leaf)):
             context = self._contexts.get(message.id)
             if context is not None:

@@ -1,4 +1,5 @@
-"""Question: a message of the user. Reads its attachments, checks it, and titles a chat by it."""
+"""Question: a user's message. Reads its attachments, checks it, and derives a chat's title from
+it."""
 
 from __future__ import annotations
 
@@ -64,13 +65,13 @@ def read_attachment(path: Path) -> Attachment:
     if "\0" in text:
         raise _no_text(path, size, text.index("\0"))
     if not text.strip():
-        raise InvalidRequestError(f"{path} is empty; a text file can be attached", "attachment")
+        raise InvalidRequestError(f"{path} is empty; only text files can be attached", "attachment")
     return Attachment(path.name, text)
 
 
 def _no_text(path: Path, size: int, place: int) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{path} ({size:,} bytes) is no text: byte {place:,} is not of UTF-8; a text file can be"
+        f"{path} ({size:,} bytes) is not text: byte {place:,} is not of UTF-8; a text file can be"
         " attached",
         "attachment",
     )

@@ -165,7 +165,7 @@ class ChatSession:
         self._check_idle()
         replies = {m.id: m.parent_id for m in self.messages if m.role == "assistant"}
         if not replies:
-            raise InvalidRequestError("there is no reply yet to make anew", "message")
+            raise InvalidRequestError("there is no reply yet to regenerate", "message")
         parent_id = replies[next(reversed(replies)) if message_id is None else message_id]
         self._ask(next(m for m in self.messages if m.id == parent_id), wake)
 
@@ -243,7 +243,9 @@ class ChatSession:
         if delta is None:
             return None
         if not self._reply.content:
-            self._reply.model = self._client.status().model  # It has its name once it is loaded.
+            self._reply.model = (
+                self._client.status().model
+            )  # The model has its name once it is loaded.
         self._history.take(self._reply, delta)
         if delta.finish is not None:
             self._end(self._reply, delta.finish)
@@ -289,7 +291,8 @@ class ChatSession:
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """Switch branches within the block; raises InvalidRequestError if one cannot be read."""
+        """For switching branches within the block: raises InvalidRequestError if a branch cannot be
+        read."""
         try:
             yield
         except StoreError as error:
@@ -343,8 +346,8 @@ class ChatSession:
 
     def _check_idle(self) -> None:
         if self._stream is not None:
-            raise InvalidRequestError("a reply is being made; stop it first", "prompt")
+            raise InvalidRequestError("a reply is being generated; stop it first", "prompt")
         if self._history.is_awaited:
             raise InvalidRequestError(
-                "another program is making this reply; wait until it has ended", "prompt"
+                "another program is generating this reply; wait until it ends", "prompt"
             )

@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 
 
 class Tree:
-    """Has the messages of the branches that were on view, and of others at most their ids.
+    """The messages of all branches that were on view; of other branches at most their messages'
+    ids.
 
     Attributes:
         places: ids of the known messages after each one, oldest first; after None, of those that
@@ -192,7 +193,11 @@ class ShownBranch:
             return self._look(self._store)
         except StoreError as error:
             self._version = self._version or 0
-            log.error("what others said in %r is not known: %s", self.conversation.title, error)
+            log.error(
+                "messages of other programs in %r cannot be read: %s",
+                self.conversation.title,
+                error,
+            )
             return ""
 
     def _newest_leaf(self, message_id: str) -> str:
@@ -230,14 +235,14 @@ class ShownBranch:
             self._show(store.branches.newest_leaf(behind[-1]) or behind[-1])
             self._tree.learn(store.branches.places(conversation.id, conversation.leaf))
             self._version = version
-            return "Another program went on with this chat."
+            return "Another program continued this chat."
         if is_first or not new:
             return ""
         parted = [m for m in self.messages if set(new) & set(self._tree.places[m.parent_id])]
         if not parted:
             return ""
         place, count = self.places[parted[-1].id]
-        return f"Another program went on with this chat: this is {place}/{count}."
+        return f"Another program continued this chat: this is {place}/{count}."
 
     def _read_conversation(self, store: Store) -> None:
         """Read other programs' changes to the conversation itself."""

@@ -156,10 +156,10 @@ def test_no_turn_of_two_programs_goes_from_view(
     assert ours.look() == theirs.look() == ""
     ours.send("ours")
     theirs.send("theirs")
-    assert theirs.look() == "Another program went on with this chat: this is 2/2."
+    assert theirs.look() == "Another program continued this chat: this is 2/2."
     settle(engine, ours, theirs)
     assert marks(theirs) == {"theirs": (2, 2)}
-    assert ours.look() == "Another program went on with this chat: this is 1/2."
+    assert ours.look() == "Another program continued this chat: this is 1/2."
     assert marks(ours) == {"ours": (1, 2)}
     assert ours.look() == "", "it is told once"
     for session in (ours, theirs):
@@ -178,9 +178,9 @@ def test_what_another_program_said_behind_what_is_on_view_comes_on_view(
     ours, theirs = opened(engine, store), opened(engine, other)
     ours.look()
     theirs.send("two")
-    assert ours.look() == "Another program went on with this chat."
+    assert ours.look() == "Another program continued this chat."
     assert said(ours) == ["one", "two"]
-    with pytest.raises(InvalidRequestError, match="another program is making this reply"):
+    with pytest.raises(InvalidRequestError, match="another program is generating this reply"):
         ours.send("three")
     settle(engine, theirs)
     with monkeypatch.context() as patch:

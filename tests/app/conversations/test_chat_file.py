@@ -112,24 +112,24 @@ HEAD = '{"format": "batchdeck chats", "version": '
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "it is no JSON (line 1, column 1)"),
-        ("[]", "it is other JSON than `tui export` writes"),
-        ("{}", "it is other JSON than `tui export` writes"),
+        ("", "it is not JSON (line 1, column 1)"),
+        ("[]", "it is not JSON written by `tui export`"),
+        ("{}", "it is not JSON written by `tui export`"),
         (HEAD + '2, "chats": []}', "its version is 2; it must be 1"),
         (HEAD + '1, "chats": 1}', "it has no list of chats"),
-        (HEAD + '1, "chats": [1]}', "what it lists are no chats"),
-        ("[" * 9999, "it is no JSON that can be read"),
-        ("1" * 9999, "it is no JSON that can be read"),
+        (HEAD + '1, "chats": [1]}', "its list has no chats"),
+        ("[" * 9999, "it is not readable JSON"),
+        ("1" * 9999, "it is not readable JSON"),
     ],
 )
 def test_another_file_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(ChatFileError) as caught:
         load(text)
-    assert str(caught.value) == f"it is no file of chats: {sentence}"
+    assert str(caught.value) == f"it is not a file of chats: {sentence}"
 
 
 def test_what_is_no_text_is_refused() -> None:
-    with pytest.raises(ChatFileError, match="it is no UTF-8 text"):
+    with pytest.raises(ChatFileError, match="it is not UTF-8 text"):
         decode(b"ab\xff")
     assert decode("\ufeffé".encode()) == "é"
 

@@ -202,11 +202,11 @@ def test_only_what_was_cut_off_can_be_gone_on_with(
         session.resume()
     session.send("one")
     assert not session.can_resume
-    with pytest.raises(InvalidRequestError, match="is being made"):
+    with pytest.raises(InvalidRequestError, match="is being generated"):
         session.resume()
     finish(engine, session)
     with pytest.raises(InvalidRequestError, match="is complete"):
         session.resume()
     empty = cut(steps=0)
-    with pytest.raises(InvalidRequestError, match="nothing has come"):
+    with pytest.raises(InvalidRequestError, match="has no text yet"):
         empty.resume()
