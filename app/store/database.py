@@ -174,7 +174,7 @@ class Database:
         except OSError as error:
             raise StoreError(f"{self.path}: it cannot be found ({error.strerror})") from error
         if free < num_bytes + DISK_LEFT:
-            why = f"there is no room for it (the last {DISK_LEFT} bytes of the disk are left free)"
+            why = f"the disk is full (its last {DISK_LEFT} bytes stay free)"
             raise FullError(f"{self.path}: {why}")
         self._hold_reserve()
 
@@ -186,7 +186,7 @@ class Database:
         except FullError:
             if self._depth or not self._reserve.exists():
                 raise
-            log.warning("%s: there is no room; the reserve is used to delete", self.path)
+            log.warning("%s: the disk is full; the reserve is used to delete", self.path)
             self._reserve.unlink(missing_ok=True)
             return work()
 
@@ -203,7 +203,7 @@ class Database:
             part.write_bytes(bytes(RESERVE))
             part.replace(self._reserve)
         except OSError as error:
-            log.warning("%s cannot be held: %s", self._reserve, error.strerror)
+            log.warning("%s cannot be reserved: %s", self._reserve, error.strerror)
 
     def shrink(self, pages: int) -> int:
         """Return up to so many free pages to the system; not within a transaction.
@@ -251,7 +251,7 @@ class Database:
             yield
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             text = f"{what} is damaged ({type(error).__name__}: {error})"
-            raise DamagedError(f"{self.path}: {text}; what else is there can be read") from error
+            raise DamagedError(f"{self.path}: {text}; everything else can be read") from error
 
     def _set_up(self) -> None:
         version = self._version()
@@ -317,7 +317,7 @@ class Database:
         except StoreError as error:
             # Another program is doing it, or the disk has no space for a copy: retry at the next
             # start.
-            log.info("what is deleted of it leaves the file as large as it is: %s", error)
+            log.info("the file cannot shrink when chats are deleted: %s", error)
 
     def _check_schema(self) -> None:
         """Check the tables: a damaged byte may have changed the schema, which only a query would
@@ -329,7 +329,7 @@ class Database:
         """Check that the transaction is still open; otherwise later writes would be stored without
         earlier ones."""
         if self._depth and not self._db.in_transaction:
-            raise StoreError(f"{self.path}: an error before has taken back the whole transaction")
+            raise StoreError(f"{self.path}: an earlier error has rolled back the whole transaction")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -344,7 +344,7 @@ class Database:
                 why = f"it cannot be written ({text})"
             elif "full" in text:
                 kind = FullError
-                why = f"there is no room for it ({text})"
+                why = f"the disk is full ({text})"
             elif "FOREIGN KEY" in text or "the chat is deleted" in text:
                 kind = DeletedError
                 why = "another program deleted the chat that this belongs to"

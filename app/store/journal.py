@@ -1,4 +1,4 @@
-"""Journal: every accepted request, how it ended, and whether its client got the ending."""
+"""Journal: records every accepted request, how it ended, and whether its client got the ending."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ class JournalEntry:
 
 
 class Journal:
-    """The journal of a store. An attempt has at most one ending, however often it is ended.
+    """The journal of a store. An attempt has at most one ending: a second call of `end` changes
+    nothing.
 
     Args:
         leases: this program's own lease marks its requests, which protects them while it is held.

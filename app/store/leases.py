@@ -100,4 +100,4 @@ class Leases:
             return {one for one in {*names} - {self.own} if not is_held(self._folder, one)}
         except OSError as error:
             why = error.strerror or error
-            raise StoreError(f"{self._folder}: a lease cannot be looked at ({why})") from None
+            raise StoreError(f"{self._folder}: a lease cannot be checked ({why})") from None

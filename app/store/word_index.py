@@ -103,7 +103,7 @@ class WordIndex:
             except HinderedError:
                 raise
             except StoreError as error:
-                log.info("the index of chats is made anew: %s", error)
+                log.info("the index of chats is rebuilt: %s", error)
                 self._remove()
                 return work()
 
@@ -113,14 +113,15 @@ class WordIndex:
     def _slices(self) -> Iterator[int]:
         """Index the changes, a slice at a time; yields the number of messages of each.
 
-        A transaction over two files may, if the program ends during it, be in the store alone. So
-        indexed messages are crossed off in another one, unless they have changed meanwhile.
+        A transaction over two files may, if the program ends during it, be in the store alone. So a
+        second transaction removes the indexed messages from the list of changes, unless they have
+        changed meanwhile.
         """
         db = self._opened()
         while True:
             with db.transaction():
                 if self._place() != self._taken:
-                    raise StoreError(f"{self._file}: another program has made it anew")
+                    raise StoreError(f"{self._file}: another program has rebuilt it")
                 rows = db.read(_WAITING, _SLICE)
                 for row in rows:
                     db.write("DELETE FROM found.words WHERE rowid = ?", (row["number"],))

@@ -284,7 +284,7 @@ def lose(db: Database, then: Callable[[], None]) -> None:
 def test_nothing_follows_what_the_disk_took_back(
     db: Database, then: Callable[[Database], None]
 ) -> None:
-    with pytest.raises(StoreError, match="has taken back the whole transaction"):
+    with pytest.raises(StoreError, match="has rolled back the whole transaction"):
         lose(db, lambda: then(db))
     assert values(db) == []
     put(db, 3)

@@ -202,7 +202,7 @@ def test_the_reserve_is_used_where_nothing_can_be_deleted(
 
     def full(*args: object) -> int:
         if reserve.exists():
-            raise database.FullError("there is no room for it")
+            raise database.FullError("the disk is full")
         return write(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(base, "write", full)

@@ -199,7 +199,7 @@ def test_a_lease_that_cannot_be_looked_at_is_named(store: Store, path: Path) -> 
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE request SET lease = 'folder'")
     (path.with_name("store.db-leases") / "folder.lease").mkdir()
-    with pytest.raises(StoreError, match=r"store\.db-leases: a lease cannot be looked at \(Is a"):
+    with pytest.raises(StoreError, match=r"store\.db-leases: a lease cannot be checked \(Is a"):
         store.journal.undelivered("mqtt", "")
 
 

@@ -351,7 +351,7 @@ def test_a_full_disk_is_named_and_loses_nothing(store: Store) -> None:
     kept = chain(store, 1)[0]
     store._db._db.execute("PRAGMA max_page_count = 1")
     kept.content = "x" * 1_000_000
-    with pytest.raises(StoreError, match="there is no room for it"):
+    with pytest.raises(StoreError, match="the disk is full"):
         store.save_message(kept)
     assert store.messages(kept.conversation_id)[0].content == "x"
 
