@@ -7,11 +7,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# So many collections of the middle generation come before a full one; Python's default is 10. While
-# 64 replies streamed, that was a full one every 2 s. Each took 40 to 100 ms, in which no thread
-# runs, because the telemetry of a minute is 100,000 objects without a cycle among them. With 200 it
-# is one in 45 s. Until then its garbage stays: the interface leaves 2,600 objects a second in
-# cycles, 120,000 by then. Nine in ten are strips with their caches, because in Textual 8.2 the
+# The number of collections of the middle generation before a full one; Python's default is 10.
+# While 64 replies streamed, that was a full one every 2 s. Each took 40 to 100 ms, in which no
+# thread runs, because the telemetry of a minute is 100,000 objects without a cycle among them. With
+# 200, there is one in 45 s. Garbage stays until then: the interface leaves 2,600 objects a second
+# in cycles, 120,000 by then. Nine in ten are strips with their caches, because in Textual 8.2 the
 # caches of `Strip.divide` and `Strip.crop_extend` hold the strip itself.
 MIDDLE_BEFORE_FULL = 200
 USUAL_BEFORE_FULL = gc.get_threshold()[2]

@@ -20,8 +20,8 @@ OURS = ("app", "engine", "widgets")
 FILE_BYTES = 1_000_000
 FILES_KEPT = 3
 LINES_KEPT = 500
-# Limits of warnings and errors of one place in the code: so many at once, and then one in so many
-# seconds.
+# Limits for warnings and errors from one place in the code: this many at once, and then one in this
+# many seconds.
 LINES_AT_ONCE = 30
 SECONDS_A_LINE = 10.0
 
@@ -48,9 +48,9 @@ class _Place:
 
 
 class Sparing(logging.Filter):
-    """Drops repeated warnings and errors of one place in the code, which clients can provoke: they
-    would push all else out of the file, and out of crash reports. The next line that passes has
-    their number. A log's handlers share one.
+    """Drops repeated warnings and errors from one place in the code. Clients can provoke them, and
+    they would push everything else out of the file and out of crash reports. The next line that
+    passes states how many were dropped. A log's handlers share one.
 
     Args:
         clock: monotonic seconds.

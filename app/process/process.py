@@ -48,12 +48,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def has_screen() -> bool:
-    """Whether there is a terminal that more can be done on than print."""
+    """Whether there is a terminal that can do more than print."""
     return is_terminal(sys.stdin) and is_terminal(sys.stdout) and not is_dumb()
 
 
 def is_dumb() -> bool:
-    """Whether terminals are said to print and no more, as in Emacs and in logs of builds."""
+    """Whether TERM says that the terminal can only print, as in Emacs and in build logs."""
     return os.environ.get("TERM") == "dumb"
 
 
@@ -106,7 +106,7 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
     """
     recent = set_up(settings.log_file, settings.log_level, stderr=stderr)
     for name in unknown_variables():
-        log.warning("the environment variable %s is no setting and is ignored", name)
+        log.warning("the environment variable %s is not a setting and is ignored", name)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A reply or a path may hold characters that the encoding of the output lacks.
         sys.stdout.reconfigure(errors="replace")

@@ -41,8 +41,8 @@ class Watchdog:
     computes in C without releasing the interpreter stops this one, too.
 
     Args:
-        signals: the number of signals that end the process; before the last one it may take its
-            time.
+        signals: how many signals it takes to end the process: the time limit starts with the last
+            of them.
         report: called with a sentence that says that it hung; returns the line for standard error.
         leave: ends the process with a code.
     """

@@ -30,22 +30,25 @@ class AlertKind:
 KINDS = (
     AlertKind(
         *("ttft", "Time to first token, p99", 100, "% of the target"),
-        "that of the last minute is above this",
+        "its p99 over the last minute is above this",
     ),
     AlertKind(
         *("tpot", "Time per output token, p99", 100, "% of the target"),
-        "that of the last minute is above this",
+        "its p99 over the last minute is above this",
     ),
     AlertKind("kv", "KV cache in use", 95, "%", "more than this share of it is used"),
     AlertKind("preemptions", "Preemptions", 0, "a minute", "more requests than this are preempted"),
     AlertKind("waiting", "Longest wait", 10, "s", "a request waits for longer than this"),
-    AlertKind("broker", "MQTT broker away", 5, "s", "it is away for longer than this"),
+    AlertKind(
+        "broker", "MQTT broker unreachable", 5, "s", "it is unreachable for longer than this"
+    ),
 )
 _DEFAULTS = {kind.name: kind.default for kind in KINDS}
 
 
 def _switch(value: object, name: str) -> object:
-    """`true` is the default threshold and `false` is none; a number is itself."""
+    """Convert a switch: `true` becomes the default threshold, `false` becomes None, and a number
+    stays."""
     if isinstance(value, bool):
         return _DEFAULTS[name] if value else None
     return value

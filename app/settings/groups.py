@@ -16,8 +16,8 @@ from typing import Any, get_type_hints
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """The command in the form that typer expects, with each group replaced by its options.
 
-    The command itself is called with groups. Options that were not stated have their defaults
-    there.
+    The command itself is called with groups. In these, options that were not stated have their
+    defaults.
     """
     kinds = get_type_hints(command, include_extras=True)
     del kinds["return"]

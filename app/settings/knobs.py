@@ -25,7 +25,7 @@ def parse_knob(text: str) -> tuple[str, KnobValue]:
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
-        raise InvalidConfigError(f"{text!r} is no knob; it must be name=value", "knob")
+        raise InvalidConfigError(f"{text!r} is not a knob; it must be name=value", "knob")
     if name == "policy":
         return name, find_policy(value)
     default = getattr(_DEFAULTS, name) if name in _NAMES else ""

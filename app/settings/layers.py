@@ -79,7 +79,7 @@ def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ)
 
 
 def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables TUI_* that are no setting: they are misspelt, or another program's."""
+    """Variables TUI_* that are not settings: they are misspelt, or belong to another program."""
     known = {*_ENVIRONMENT, CONFIG_VARIABLE}
     return sorted(name for name in env if name.startswith(PREFIX) and name not in known)
 
@@ -231,8 +231,8 @@ def _literal(text: str) -> object:
 def _override(stated: _Stated, layer: _Stated) -> None:
     for pair in _EITHER:
         for one, other in (pair, pair[::-1]):
-            # These are two ways to state one thing. A layer that states it in one way replaces the
-            # other way in the layers before.
+            # These two settings exclude each other. If a layer states one of them, the other one is
+            # dropped from the layers before.
             if one in layer and other not in layer:
                 stated.pop(other, None)
     if _URL in layer and _URL in stated:
@@ -306,7 +306,7 @@ def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
         value = value[part] if isinstance(value, Mapping) and part in value else value
     name = ".".join(place)
     if detail["type"] == "extra_forbidden":
-        return f"{source}: {name} is no setting; allowed are {', '.join(_siblings(place))}"
+        return f"{source}: {name} is not a setting; allowed are {', '.join(_siblings(place))}"
     if key in (_PASSWORD, _API_KEY) or place[:2] == ["http", "keys"]:
         return f"{source}: {name} is not shown; {reason}"
     if detail["loc"][-1] == "[key]":

@@ -1,4 +1,4 @@
-"""Private: files and folders with chats, which are therefore for their owner only."""
+"""Private: makes files and folders readable by their owner only, because they hold chats."""
 
 from __future__ import annotations
 

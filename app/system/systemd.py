@@ -10,8 +10,8 @@ log = logging.getLogger(__name__)
 
 
 def notify(*states: str) -> None:
-    """Send states such as READY=1 to the supervisor, if this program is a service that must do
-    so."""
+    """Send states such as READY=1 to the supervisor, if this program is a service that is to
+    report."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return
@@ -21,7 +21,9 @@ def notify(*states: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
             supervisor.sendto("\n".join(states).encode(), address)
     except OSError as error:
-        log.warning("systemd cannot be told %s: %s", " ".join(states), error.strerror or error)
+        log.warning(
+            "systemd cannot be notified of %s: %s", " ".join(states), error.strerror or error
+        )
 
 
 def watchdog_seconds() -> float | None:

@@ -63,8 +63,8 @@ def test_a_text_is_a_name_and_a_value_of_its_type() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     {
-        "paused": "'paused' is no knob; it must be name=value",
-        "=1": "'=1' is no knob; it must be name=value",
+        "paused": "'paused' is not a knob; it must be name=value",
+        "=1": "'=1' is not a knob; it must be name=value",
         "max_num_seqs=8.5": "max_num_seqs is '8.5'; it must be an integer",
         "ageing=long": "ageing is 'long'; it must be a number",
         "paused=1": "paused is '1'; it must be true or false",

@@ -76,9 +76,9 @@ def test_it_goes_before_the_users_file_and_after_environment_and_flags(tmp_path:
     ("text", "told"),
     [
         ("theme = [", "interface.toml: "),
-        ("pink = 1", "interface.toml: pink is no setting; allowed are model, "),
+        ("pink = 1", "interface.toml: pink is not a setting; allowed are model, "),
         ("[alerts]\nkv = 'no'", "interface.toml: alerts.kv is 'no'; "),
-        ("[alerts]\nfire = 1", "alerts.fire is no setting; allowed are ttft, tpot, "),
+        ("[alerts]\nfire = 1", "alerts.fire is not a setting; allowed are ttft, tpot, "),
         ("cadence = 'never'", "cadence is 'never'; it should be 'usual' or 'frugal'"),
     ],
 )

@@ -123,8 +123,13 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
 @pytest.mark.parametrize(
     ("text", "env", "flags", "parts"),
     [
-        ("modle = 'x'", {}, {}, ["config.toml: modle is no setting; allowed are", *NAMES]),
-        ("[sampling]\nheat = 1", {}, {}, ["config.toml: heat is no sampling parameter", "top_k"]),
+        ("modle = 'x'", {}, {}, ["config.toml: modle is not a setting; allowed are", *NAMES]),
+        (
+            "[sampling]\nheat = 1",
+            {},
+            {},
+            ["config.toml: heat is not a sampling parameter", "top_k"],
+        ),
         ("model = 3", {}, {}, ["config.toml: model is 3; it should be a valid string"]),
         ("[keys]\nquit = 3", {}, {}, ["config.toml: keys.quit is 3; it should be a valid string"]),
         ("sampling = 3", {}, {}, ["config.toml: sampling is 3; it should be a valid dictionary"]),
@@ -149,8 +154,8 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
         ("", {}, {"temperature": -1.0}, ["--temperature: temperature is -1.0", "0 to 100"]),
         ("", {}, {"stop": ["", "x"]}, ["--stop: stop is", "non-empty strings"]),
         ("knobs = 3", {}, {}, ["config.toml: knobs is 3; it should be a valid dictionary"]),
-        ("policy = 'orca'", {}, {}, ["config.toml: policy is no setting; allowed are", "knobs"]),
-        ("[knobs]\nturbo = 1", {}, {}, ["config.toml: turbo is no knob; allowed are policy,"]),
+        ("policy = 'orca'", {}, {}, ["config.toml: policy is not a setting; allowed are", "knobs"]),
+        ("[knobs]\nturbo = 1", {}, {}, ["config.toml: turbo is not a knob; allowed are policy,"]),
         (
             "[knobs]\nwatermark = 0.9",
             {},
@@ -176,7 +181,7 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
             ["TUI_POLICY: policy is 'a.b:C'; it could not be loaded"],
         ),
         ("", {}, {"policy": "json:dumps"}, ["--policy: policy is 'json:dumps'; dumps must be a"]),
-        ("", {}, {"knobs": ["paused"]}, ["--knob: 'paused' is no knob; it must be name=value"]),
+        ("", {}, {"knobs": ["paused"]}, ["--knob: 'paused' is not a knob; it must be name=value"]),
         ("", {}, {"knobs": ["ageing=-1"]}, ["--knob: ageing is -1.0; it must be from 0 to"]),
         ("", {}, {"knobs": ["order=x"]}, ["--knob: order is 'x'; it must be one of 'priority'"]),
     ],

@@ -35,8 +35,8 @@ def test_without_one_nothing_is_told(
     monkeypatch.setenv("NOTIFY_SOCKET", "/" + "x" * 200)
     systemd.notify("READY=1")
     assert caplog.messages == [
-        "systemd cannot be told READY=1: No such file or directory",
-        "systemd cannot be told READY=1: AF_UNIX path too long",
+        "systemd cannot be notified of READY=1: No such file or directory",
+        "systemd cannot be notified of READY=1: AF_UNIX path too long",
     ]
 
 
