@@ -1,1 +1,1 @@
-"""Attention over paged keys and values: one contract, a backend for each kind of device."""
+"""Attention over paged keys and values: one interface, with a backend for each kind of device."""

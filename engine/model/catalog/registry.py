@@ -167,8 +167,8 @@ class Registry:
         """Read a registry; None is the built-in one.
 
         Raises:
-            InvalidConfigError: the file is missing, not a regular file of a sane size, not TOML, or
-                a table has a wrong key or value.
+            InvalidConfigError: the file is missing, not a regular file of a plausible size, not
+                TOML, or a table has a wrong key or value.
         """
         path = _shipped() if path is None else Path(path).expanduser()
         try:

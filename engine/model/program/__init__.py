@@ -8,13 +8,13 @@ same graph.
 
 - `capture` runs the loaded model once, on 23 tokens, and records its calls: modules that hold no
   other modules, functions of torch outside of them, and attention. The positions are spread over
-  all that will be served, so that an effect of long contexts, such as a scale, shows.
+  all served positions, so that an effect of long contexts, such as a scale, shows.
 - `read` determines what each call computes. It knows no names of models or modules. The place of a
   tensor in memory shows which matrix it is. A product, a norm with its epsilon, an activation or a
   rotation is guessed from parameters and shapes, and the guess is kept if it gives the recorded
-  numbers. A value that a function of torch changes in place is another one from then on, at the
-  same memory. Changes to the token ids before they are looked up are made again with all ids: Gemma
-  4 looks up another one for a picture's.
+  numbers. A value that a function of torch changes in place counts as a new value from then on, at
+  the same memory. Changes to token ids before their lookup are repeated with all ids: Gemma 4 looks
+  up another id for a picture's token.
 - A module that keeps states is recorded without any: over a whole sequence it computes a
   convolution or a recurrence, known by its numbers. The gated delta rule, Mamba 2 and linear
   attention with a decay are one instruction, which reads and writes the state of a head once a

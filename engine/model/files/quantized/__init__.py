@@ -10,8 +10,9 @@ are then found again in the numbers, whatever their format (`engine.model.progra
 names of tensors say which are packed, not the lists in `config.json`, because names of modules
 change between versions.
 
-Three things are ours. FP8 scales whose last block is cut are repeated for each row, because
-transformers takes the quotient of the sides as a block's size. GPTQ's tensors are transposed, since
-they are those of compressed-tensors on their side (AutoRound's are packed as those of GPTQ or AWQ).
-The scales of ModelOpt, which transformers does not read, are multiplied here.
+Three conversions are our own code. FP8 scales whose last block is cut are repeated for each row,
+because transformers takes the quotient of the sides as a block's size. GPTQ's tensors are
+transposed, because they are laid out like those of compressed-tensors, with rows and columns
+exchanged (AutoRound's are packed as those of GPTQ or AWQ). The scales of ModelOpt, which
+transformers does not read, are multiplied here.
 """
