@@ -18,8 +18,8 @@ from engine.api.tools import ToolUse
 class Context:
     """A conversation so far: the exact token ids of its first `num_messages` messages.
 
-    The next prompt extends these ids, so that it hits the prefix cache however the template changes
-    old text. The text is rendered anew if they are ids of another model or of other template
+    The next prompt extends these ids, so that it hits the prefix cache even if the template changes
+    old text. The text is rendered again if they are ids of another model or of other template
     arguments (`model_key` identifies both), or if the last reply has thinking that the template
     does not repeat.
 

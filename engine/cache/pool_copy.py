@@ -32,7 +32,7 @@ class PoolCopy:
     holders: Mapping[int, tuple[int, ...]]
 
     def map(self, max_stretches: int) -> BlockMap:
-        """The pool as at most so many segments.
+        """The pool as at most `max_stretches` segments.
 
         Regular expression, slices and counts run in C. For 200,000 blocks that are all held this
         takes 2 ms with 50 runs, and 14 ms if no two neighbours are in the same run.

@@ -82,7 +82,7 @@ def find(key: str) -> Verdict | None:
     except FileNotFoundError:
         return None
     except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
-        logger.warning("a kept verdict cannot be used, and the model is checked anew: %s", error)
+        logger.warning("a kept verdict cannot be used, and the model is checked again: %s", error)
         return None
 
 

@@ -517,7 +517,7 @@ def _restore(
     with suppress(OSError):  # the packed weights may be at fault
         path.unlink()
     logger.warning(
-        "%s: its saved graph cannot be used, and the model is checked anew: %s",
+        "%s: its saved graph cannot be used, and the model is checked again: %s",
         source.entry.name,
         reason,
     )

@@ -216,7 +216,7 @@ def keep(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bo
 
 
 def _refuse(path: Path, reason: object) -> None:
-    logger.warning("%s cannot be used, and the weights are packed anew: %s", path, reason)
+    logger.warning("%s cannot be used, and the weights are packed again: %s", path, reason)
 
 
 def _remove_others(folder: Path, build: str) -> None:

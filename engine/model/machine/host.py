@@ -1,4 +1,5 @@
-"""Host memory: how much of it this process can use. A container has less than its machine."""
+"""Host memory: how much of it this process can use. A container may use less than its machine
+has."""
 
 from __future__ import annotations
 

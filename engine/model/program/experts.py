@@ -130,7 +130,7 @@ def _weights(
     else:
         activation = guess_activation(lambda x: cast(Any, module).act_fn(x))
     if activation is None:
-        raise UnreadableError("its activation is none of ours")
+        raise UnreadableError("our kernels do not have its activation")
 
     def parts(one: Tensor) -> tuple[Tensor, ...]:
         return (one,) if gating is None else gating.split(one)

@@ -295,10 +295,10 @@ class _Reader:
             x = self._provenance.like(tensors[0], output)
             # It may have other arguments, such as the steepness of a softplus.
             if not agree(ACTIVATIONS[name](x.reference.double()), out.reference):
-                raise UnreadableError("its arguments are none of ours")
+                raise UnreadableError("our kernels do not take its arguments")
             return Elementwise(out, x, activation=name)
         if call.kwargs or len(call.args) != 2:
-            raise UnreadableError("its arguments are none of ours")
+            raise UnreadableError("our kernels do not take its arguments")
         if name in _MULTIPLY | _DIVIDE and len(tensors) == 1:
             first, second = call.args
             factor = second if first is tensors[0] else first

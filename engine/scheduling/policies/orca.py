@@ -8,11 +8,11 @@ from engine.scheduling.composer import Policy, StepComposer
 class Orca(Policy):
     """Every step serves all running requests, and new ones with their whole prompts.
 
-    This is Orca (OSDI'22, Algorithm 1). The batch is formed anew at each iteration, first come,
-    first served. Prompts run whole, in the same iteration as decodes, and every operator but
-    attention runs over the tokens of all (selective batching, section 3). A request is admitted
-    only when key and value slots for its prompt and `max_tokens` can be reserved, so that neither
-    deadlocks nor preemptions arise. A decode waits as long as the longest prompt beside it takes.
+    This is Orca (OSDI'22, Algorithm 1). A new batch is formed at each iteration, first come, first
+    served. Prompts run whole, in the same iteration as decodes, and every operator but attention
+    runs over the tokens of all (selective batching, section 3). A request is admitted only when key
+    and value slots for its prompt and `max_tokens` can be reserved, so that neither deadlocks nor
+    preemptions arise. A decode waits as long as the longest prompt beside it takes.
 
     It differs from the paper in three ways. There is one device, so iterations are not pipelined.
     Slots are counted in blocks of the pool, so equal prefixes are still shared (set

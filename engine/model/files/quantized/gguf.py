@@ -96,7 +96,7 @@ class GgufFile:
         from transformers import modeling_gguf_pytorch_utils
 
         known: Any = modeling_gguf_pytorch_utils
-        with blaming(f"the names in {self.path} cannot be told"):
+        with blaming(f"the names in {self.path} cannot be determined"):
             kind = known.TENSOR_PROCESSORS.get(self._architecture, known.TensorProcessor)
             processor = kind(config=config.to_dict())
 

@@ -353,7 +353,7 @@ def test_a_connection_that_brings_nothing_more(index: PackageIndex) -> None:
     index.breaks = [300_000, 0]
     assert refusal().endswith(
         f"/files/{NAME} broke off after 300,000 bytes: the connection closed at 300,000 of "
-        f"{len(PACKED):,} bytes; the next try goes on from there"
+        f"{len(PACKED):,} bytes; the next try resumes there"
     )
     assert part().stat().st_size == 300_000
 
