@@ -25,8 +25,8 @@ def bindings_of(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
 
 
 def by_action(node: DOMNode, app: App[int]) -> dict[str, Binding]:
-    """The binding for each action of a node: the first one, but a binding with a description comes
-    before those that lend their key to it where they do not act themselves."""
+    """The binding for each action of a node: the first one, but a binding with a description takes
+    precedence over bindings without one, which only share its key."""
     bound: dict[str, Binding] = {}
     for binding in sorted(bindings_of(node, app), key=lambda binding: not binding.tooltip):
         bound.setdefault(binding.action, binding)
@@ -34,7 +34,7 @@ def by_action(node: DOMNode, app: App[int]) -> dict[str, Binding]:
 
 
 def key_of(action: str, node: DOMNode, app: App[int]) -> str:
-    """The key by which a node does something, as it is shown; empty if there is none."""
+    """The shown form of the key that runs an action of a node; empty if there is none."""
     binding = by_action(node, app).get(action)
     return "" if binding is None else app.get_key_display(binding)
 

@@ -19,8 +19,8 @@ class Ending:
     """The steps before the end of the application.
 
     Attributes:
-        has_begun: whether it was asked for.
-        is_complete: whether the engine was shut down, in time.
+        has_begun: whether the end was requested.
+        is_complete: whether the engine was shut down in time.
     """
 
     def __init__(self, client: EngineClient, sessions: SessionList) -> None:
@@ -31,10 +31,10 @@ class Ending:
 
     @property
     def news(self) -> str:
-        """A sentence for the user on the step that is under way."""
+        """A sentence for the user about the current step."""
         num_busy = self._sessions.num_own_busy
         replies = "the reply" if num_busy == 1 else f"{num_busy} replies"
-        stopping = f"Stopping {replies}; what has come is kept. " if num_busy else ""
+        stopping = f"Stopping {replies}; their text so far is kept. " if num_busy else ""
         return f"{stopping}Ending the engine…"
 
     async def run(self) -> None:

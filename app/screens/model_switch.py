@@ -21,9 +21,9 @@ class ModelWish:
     """Which model is wanted, and how wide its weights are to be.
 
     Attributes:
-        model: a name, a folder, a file or a hub id; empty is the one that is there.
-        quantize: of `QUANTIZATIONS`; None is as the program was started, or else as the registry
-            has it.
+        model: a name, a folder, a file or a hub id; empty keeps the loaded one.
+        quantize: of `QUANTIZATIONS`; None uses the width with which the program was started, or
+            else the registry's.
     """
 
     model: str
@@ -39,7 +39,7 @@ class ModelWish:
 
 
 class ModelSwitch:
-    """Knows which model is wanted, and which one was there before.
+    """Knows which model is wanted, and which one was loaded before.
 
     Args:
         request: the first wish.
@@ -50,7 +50,7 @@ class ModelSwitch:
         self._wanted = request
         # The model to which `stop` returns: the last loaded one, or else the built-in one.
         self._before = replace(request, model=BUILTIN)
-        self._quantize = request.quantize  # where a wish says nothing of it
+        self._quantize = request.quantize  # the width for wishes that name none
 
     def begin(self) -> None:
         self._client.load(self._wanted)
@@ -61,7 +61,7 @@ class ModelSwitch:
 
     @property
     def card(self) -> ModelCard | None:
-        """The model that is there; None if none is."""
+        """The loaded model; None if there is none."""
         snapshot = self._client.snapshot()
         return snapshot.model if snapshot is not None else None
 
@@ -90,8 +90,8 @@ class ModelSwitch:
         return ""
 
     def to(self, wish: ModelWish) -> None:
-        """Have the engine drain, unload its model and load the one that is wanted. The screen shows
-        its progress, and a failure."""
+        """Make the engine drain, unload its model and load the wanted one. The screen shows its
+        progress, and a failure."""
         status = self._client.status()
         is_ready = status.phase is EnginePhase.READY
         # With a detail, the last wish failed and the model before is back.
@@ -112,7 +112,7 @@ class ModelSwitch:
         nothing was being loaded."""
         if not self.is_loading or self._wanted == self._before:
             return ""
-        log.info("loading %s is given up for %s", self._wanted.model, self._before.model)
+        log.info("loading %s is cancelled for %s", self._wanted.model, self._before.model)
         self._wanted = self._before
         self._client.load(self._wanted)
         return self._wanted.model

@@ -1,4 +1,4 @@
-"""PanelBar: the names of the engine's panels, where one is shown at a time."""
+"""PanelBar: the names of the engine's panels, if only one fits on the screen at a time."""
 
 from __future__ import annotations
 

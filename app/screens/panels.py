@@ -81,7 +81,7 @@ class Panels:
     def show_figures(
         self, engine: EngineWatch, mqtt: MqttWatch, http: HttpWatch, failures: Mapping[str, str]
     ) -> None:
-        """Update the panels of figures, which need not change faster than a person reads.
+        """Update the panels of figures, which need not change faster than people read.
 
         Args:
             failures: why the last turns of chats failed that the engine does not know of, by the

@@ -1,4 +1,4 @@
-"""Pump: carries the news of engine and gateway to the screen, at the screen's own pace."""
+"""Pump: updates the screen from engine and gateways, at the screen's own pace."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from widgets.quantization import shortly
 
 log = logging.getLogger(__name__)
 
-# Between two parts of a turn the changes of the first one are painted, and keys are answered.
+# Between two parts of a turn, Textual paints the changes of the first one and handles keys.
 BREATH_SECONDS = 0.03
 
 
 class Pump:
-    """Takes a turn again and again, by one timer. It is set anew after each part of a turn, so that
-    turns never pile up, and that a key waits for one part and not for all of them.
+    """Takes turns by one timer. The timer is set again after each part of a turn, so that turns
+    never pile up, and a key waits for one part and not for a whole turn.
 
     The engine's threads touch no widget and wake no loop: `call_from_thread` would block them, and
     a posted message would wake the loop for each token.
@@ -50,7 +50,7 @@ class Pump:
 
     Attributes:
         seen: whether the terminal has the focus. Without it the screen is painted more rarely.
-        frugal: whether the user wants fewer looks.
+        frugal: whether the user wants the engine to be polled less often.
         alerts: warns the user; its rules are the user's.
         frames: how often the screen was repainted so far; the app counts it.
     """
@@ -112,8 +112,8 @@ class Pump:
         )
 
     def attend(self) -> None:
-        """Take the next turn as soon as usual, for a key was pressed and its effect is to be
-        seen."""
+        """Take the next turn after the usual pause, without slowing down, because a key was pressed
+        and the user waits for its effect."""
         self._thrift.attend()
         moment = self._clock() + self._pause()
         if self._timer is not None and moment < self._turn_at:
@@ -121,7 +121,7 @@ class Pump:
             self._come_at(moment)
 
     def turn(self, *, everything: bool = False) -> None:
-        """Carry over the parts that are due, or all of them if `everything` is set."""
+        """Update the parts of the screen that are due, or all of them if `everything` is set."""
         for _ in self._take_turn(everything=everything):
             pass
 
@@ -183,9 +183,9 @@ class Pump:
         return True
 
     def _look(self) -> tuple[list[StepRecord], bool]:
-        """Look at the engine; returns its new steps, and whether its figures are others now, at
-        once: another model or phase, a knob that was turned, or a request that came, went or goes
-        on, which the map shows at every look and no other panel may contradict."""
+        """Poll the engine; returns its new steps, and whether the panels of figures must be updated
+        at once. They must after a change of model, phase or knob, and when a request arrived, ended
+        or resumed: the map shows that immediately, and the other panels must not contradict it."""
         engine, phase = self._engine, self._status.phase
         records = engine.look()
         if engine.status != self._status:
@@ -230,7 +230,7 @@ class Pump:
         model = self._engine.snapshot.model if self._engine.snapshot else None
 
         async def read() -> None:
-            # On a thread, for a driver may take its time.
+            # This runs on a thread, because a driver may be slow.
             readings = await asyncio.to_thread(
                 self._devices.read,
                 gpu_uuid=model.gpu_uuid if model else "",
@@ -243,7 +243,7 @@ class Pump:
         self._screen.run_worker(read(), group="devices", exclusive=True)
 
     def _warn(self) -> None:
-        """Warn of limits that were passed, and mark that and their end in the log."""
+        """Warn of exceeded limits, and log when they are exceeded and when they are met again."""
         for alert in self.alerts.look(self._engine.snapshot, self._mqtt.readings):
             if alert.is_over:
                 log.info("alert is over: %s", alert.text)
@@ -273,12 +273,12 @@ class Pump:
                 self._screen.notify(f"MQTT: connected to {readings.address}.")
             case BrokerState.OFFLINE:
                 why = f" ({readings.detail})" if readings.detail else ""
-                text = f"MQTT: {readings.address} is not there{why}; it is tried again."
+                text = f"MQTT: {readings.address} is unreachable{why}; connecting again."
                 self._screen.notify(text, severity="warning", timeout=15)
             case BrokerState.TAKEN_OVER:
                 again = key_of("reconnect", self._panels.mqtt, self._screen.app)
                 text = (
-                    f"MQTT: another program has taken the place of node {readings.node!r};"
+                    f"MQTT: another program has taken over node {readings.node!r};"
                     f" {again} in the MQTT panel connects again."
                 )
                 self._screen.notify(text, severity="error", timeout=30)
@@ -309,7 +309,7 @@ class Pump:
 
 
 def _ready(model: str, card: ModelCard | None) -> str:
-    # One line of 80 columns: it lies over the prompt.
+    # The message has one line of 80 columns, because it covers the prompt.
     quantized = shortly(card) if card is not None else ""
     text = f"{model} is ready: {quantized}." if quantized else f"{model} is ready."
     if card is not None and not card.has_chat_template:
@@ -322,7 +322,7 @@ def _ready(model: str, card: ModelCard | None) -> str:
 
 def _standing(snapshot: Snapshot | None) -> tuple[object, ...]:
     """The facts of a snapshot that several panels show: the states of its requests, and how full
-    its pool is. They differ at few looks while replies are only being made."""
+    its pool is. While replies merely grow, they rarely change."""
     if snapshot is None:
         return ()
     blocks = snapshot.blocks

@@ -1,5 +1,5 @@
-"""TerminalDriver: Textual's driver for a terminal that may go away, exports its size, or is not
-where standard error goes."""
+"""TerminalDriver: Textual's driver for a terminal that may disappear, may export its size, and need
+not be the target of standard error."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ class TerminalDriver(LinuxDriver):
     """A `LinuxDriver` that outlives its terminal.
 
     When a terminal closes, the kernel sends SIGHUP and SIGCONT, and from then on every write fails.
-    Textual 8.2 takes SIGCONT for the end of a sleep and starts its threads a second time. Its
-    output thread dies of the first write that fails, and then the event loop waits for ever for
-    room in that thread's queue. Its input thread takes the end of input for nothing to read, and
-    looks for more without end. There is no public way to mend these. Private names of 8.2 are used
-    in this class only.
+    Textual 8.2 takes SIGCONT for the end of a suspension and starts its threads a second time. Its
+    output thread dies of the first failed write, and then the event loop waits for ever for space
+    in that thread's queue. Its input thread ignores the end of input and polls without end. There
+    is no public way to fix these. Only this class uses private names of 8.2.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -43,8 +42,7 @@ class TerminalDriver(LinuxDriver):
             super()._sigcont_application(*arguments)
 
     def start_application_mode(self) -> None:
-        # `shutil.get_terminal_size` believes these variables more than the terminal, which may be
-        # resized.
+        # `shutil.get_terminal_size` prefers these variables to the terminal, which may be resized.
         for variable in ("COLUMNS", "LINES"):
             os.environ.pop(variable, None)
         super().start_application_mode()  # type: ignore[no-untyped-call]
@@ -83,9 +81,10 @@ class TerminalDriver(LinuxDriver):
 
 
 class _Lasting:
-    """A terminal's file whose writes go nowhere once they fail. When the terminal is gone it sends
-    the SIGHUP that the kernel sends to the first program of a terminal only: where that is `make`,
-    which waits for its child, nobody else would, and Textual's input thread would spin for ever.
+    """A terminal's file whose writes go nowhere once they fail. When the terminal is gone, it sends
+    this program a SIGHUP, because the kernel sends one only to the terminal's first program. If
+    that is `make`, which waits for its child, no one else would, and Textual's input thread would
+    spin for ever.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -109,7 +108,7 @@ class _Lasting:
                 self.hang_up()
 
     def hang_up(self) -> None:
-        """Have the program end as where its terminal says so itself."""
+        """End the program as after a SIGHUP of its terminal."""
         if not self._is_gone:
             self._is_gone = True
             os.kill(os.getpid(), signal.SIGHUP)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-_RELOADS = "Loads the model again; what runs ends first"
+_RELOADS = "Loads the model again, after running requests"
 
 
 class Tui(App[int]):
@@ -71,12 +71,12 @@ class Tui(App[int]):
     # Absolute, because a subclass may be in another package.
     CSS_PATH: ClassVar[str] = str(Path(__file__).with_name("deck.tcss"))
     BINDINGS: ClassVar[list[BindingType]] = [
-        # These act in dialogs too, for the application's own come before theirs.
+        # These keys act in dialogs too, because the application's bindings precede theirs.
         Binding(
             "f1",
             "help",
             "Help",
-            tooltip="Every key, first of where you are",
+            tooltip="All keys, those of the present place first",
             id="app.help",
             priority=True,
         ),
@@ -84,7 +84,7 @@ class Tui(App[int]):
             "f9",
             "settings",
             "Settings",
-            tooltip="What can be changed in the interface",
+            tooltip="Change how the interface looks and works",
             show=False,
             id="app.settings",
             priority=True,
@@ -93,7 +93,7 @@ class Tui(App[int]):
             "ctrl+p",
             "command_palette",
             "palette",
-            tooltip="Everything that can be done, by name",
+            tooltip="Find any command by its name",
             show=False,
             id="app.palette",
             priority=True,
@@ -111,7 +111,7 @@ class Tui(App[int]):
             "suspend_process",
             "Suspend",
             show=False,
-            tooltip="To the shell; fg comes back",
+            tooltip="Go to the shell; fg returns",
             id="app.suspend",
             priority=True,
         ),
@@ -172,8 +172,8 @@ class Tui(App[int]):
 
     @contextmanager
     def hearing(self) -> Iterator[None]:
-        """Within, a signal has the user leave. From before the terminal is touched on: one that is
-        gone sends a SIGHUP at once, which is for nobody else."""
+        """Inside the context, a signal ends the interface as the user would. It begins before the
+        terminal is touched, because a terminal that is gone sends a SIGHUP at once."""
         # No key sends SIGINT here, but another program may. If it were left to asyncio, the program
         # would end with code 0. Windows has no SIGHUP.
         names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -249,7 +249,7 @@ class Tui(App[int]):
     def _commands(self) -> Iterator[SystemCommand]:
         # Actions first: choices, such as policies and panels, are found by their names.
         if self.models.is_loading:
-            back = "The model before comes back"
+            back = "The previous model is loaded again"
             yield SystemCommand("Stop loading", back, self.action_stop_loading)
         yield from palette(self.deck)
         named = "A name, a folder, a file or a hub id"
@@ -264,7 +264,7 @@ class Tui(App[int]):
 
     @on(Deck.ModelWanted)
     def load_named(self, event: Deck.ModelWanted) -> None:
-        """Load a model that was named, unless something speaks against it."""
+        """Load a named model, unless it is known that it cannot be loaded."""
         self._load(event.wish)
 
     def _load(self, wish: ModelWish) -> None:
@@ -274,7 +274,7 @@ class Tui(App[int]):
             self.models.to(wish)
 
     def action_load_model(self) -> None:
-        """Choose another model."""
+        """Choose another model to load."""
         try:
             entries = self.models.entries()
         except EngineError as error:
@@ -288,7 +288,7 @@ class Tui(App[int]):
         self.push_screen(LoadModel(entries, self.models.refusal), switch)
 
     def _quantizing(self) -> Iterator[SystemCommand]:
-        """A command for each width that the weights of the model that is there can have."""
+        """A command for each width to which the loaded model's weights can be quantized."""
         card = None if self.models.is_loading else self.models.card
         for width in QUANTIZATIONS:
             wish = ModelWish("", width)
@@ -305,9 +305,9 @@ class Tui(App[int]):
     def action_stop_loading(self) -> None:
         """Cancel the load of a model; the one before comes back."""
         if back := self.models.stop():
-            self.notify(f"Loading is given up; {back} comes back.")
+            self.notify(f"Loading is cancelled; {back} comes back.")
         else:
-            self.notify("There is no loading to give up.", severity="warning")
+            self.notify("No model is being loaded.", severity="warning")
 
     def action_help(self) -> None:
         """Open help about where the focus is; where it is open, close it."""
@@ -318,7 +318,7 @@ class Tui(App[int]):
             self.push_screen(HelpScreen(help_sections(self, places), help_notes(self, places)))
 
     def action_settings(self, words: str = "") -> None:
-        """Open the settings, at first those that are found by `words`."""
+        """Open the settings, with `words` as the search."""
         if not isinstance(self.screen, (ChangeSettings, PressKey)):
             self.push_screen(ChangeSettings(self._preferences, words))
 
@@ -326,14 +326,14 @@ class Tui(App[int]):
         if not self._screen_stack:
             return True
         if action == "command_palette":
-            return self.screen is self.deck  # there is nothing in it for a dialog
-        # A key that acts everywhere does not where it is pressed to be chosen.
+            return self.screen is self.deck  # dialogs have no use for it
+        # While a dialog asks for a key, global keys do not act, so that they can be chosen.
         return not isinstance(self.screen, PressKey)
 
     def action_suspend_process(self) -> None:
-        """Go back to the shell. The engine stands still with the interface until `fg`."""
+        """Suspend to the shell. The engine stops with the interface until `fg`."""
         if self._driver is None or not self._driver.can_suspend or not can_suspend():
-            self.notify("There is no shell to come back from.", severity="warning")
+            self.notify("There is no shell that could continue the program.", severity="warning")
             return
         log.info("suspended")
         self._suspend_signal()
@@ -381,13 +381,13 @@ class Tui(App[int]):
         self._sessions.close_all()
 
     def give_terminal_back(self) -> None:
-        """Have the terminal as the shell wants it, while the loop hangs."""
+        """Restore the terminal for the shell while the loop hangs."""
         give_back = getattr(self._driver, "give_back", None)
         if give_back is not None:
             give_back()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep the exception that the application crashed of, for `run` to raise.
+        """Keep the exception that crashed the application, for `run` to raise.
 
         Textual 8.2 has no hook for a crash, so this uses two of its private names. Textual itself
         would print the traceback, with the values of all variables.

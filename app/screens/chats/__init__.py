@@ -2,5 +2,5 @@
 
 `SessionList` has the open chats and reads one when it is first shown; each switch saves which one
 is on view. `ChatKeeper` closes, archives and deletes chats, and undoes that. The `Sidebar` reads a
-row of each chat when a chat has come, changed or gone, and paints the rows in view.
+row of each chat when a chat was added, changed or removed, and paints the rows in view.
 """

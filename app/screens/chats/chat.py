@@ -110,7 +110,8 @@ class ChatPane(Vertical):
         return session.chat.can_resume and not self.composer.is_full(session)
 
     def await_count(self) -> None:
-        """Post `Counted` once the tokens of the draft are counted, even if they are by now."""
+        """Post `Counted` once the tokens of the draft are counted, or at once if they are
+        already."""
         self._is_counted = False
 
     def update_bar(self) -> None:
@@ -123,13 +124,13 @@ class ChatPane(Vertical):
         self._sidebar.update(views, paused)
 
     def sent(self) -> None:
-        """Take the message out of the prompt, now that it was sent and is in the history, and go to
-        the reply."""
+        """Clear the prompt, because its message was sent and is in the history, and scroll to the
+        reply."""
         self.composer.go_back()
         self.follow()
 
     def follow(self) -> None:
-        """Scroll to the reply that was asked for. The draft stays."""
+        """Scroll to the requested reply. The draft stays."""
         self.update()
         self.transcript.follow()
 

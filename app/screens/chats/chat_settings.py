@@ -44,11 +44,11 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The settings that hold where a chat states none.
+    """The settings that apply where a chat states none.
 
     Attributes:
-        card: of the model; None while none is there.
-        started: the settings of the program's start, which replace the model's.
+        card: card of the loaded model; None while no model is loaded.
+        started: the settings that the program was started with, which replace the model's.
     """
 
     card: ModelCard | None
@@ -58,8 +58,8 @@ class Defaults:
         return getattr(_params(self.card).override(self.started), name)
 
     def source(self, name: str) -> str:
-        """Where the value comes from, in words; empty where the model, which is not there yet, has
-        it."""
+        """The source of the value, in words; empty if it is the model's and no model is loaded
+        yet."""
         if name in self.started:
             return STARTED
         if self.card is None:
@@ -74,9 +74,9 @@ class Defaults:
         _params(self.card).override({**self.started, **settings.sampling})
 
     def line(self, model: str, settings: ChatSettings) -> str:
-        """The settings in one line: the temperature and all others that are stated or not as in
-        plain sampling, by where it comes from, the chat's own first; and the system prompt. That
-        one comes last, because it takes the rest of the line, and its end may be cut off."""
+        """The settings in one line: the temperature, and all others that are stated or differ from
+        plain sampling, ordered by their sources, the chat's own first. The system prompt comes
+        last, because it takes the rest of the line, and its end may be cut off."""
         stated = {**self.started, **settings.sampling}
         holds = _params(self.card).override(stated)
         shown: dict[str, list[str]] = {_OWN: [], _BRIEFLY[STARTED]: []}
@@ -111,8 +111,8 @@ def as_text(name: str, value: object) -> str:
     """A value as `read` takes it, in one line."""
     if name == "stop" and isinstance(value, (tuple, list)) and len(value) == 1:
         only = str(value[0])
-        # A text that reads as JSON, that white space begins or ends, or that a line cannot show,
-        # is quoted.
+        # A text is quoted if it could be read as JSON, begins or ends with white space, or cannot
+        # be shown in a line.
         if only == only.strip() and only.isprintable() and read("stop", only) == [only]:
             return only
     if name == "logit_bias" and isinstance(value, tuple):
@@ -125,7 +125,7 @@ def as_text(name: str, value: object) -> str:
 
 
 def read(name: str, text: str) -> object:
-    """The value that a text states: as JSON writes it, or the text itself."""
+    """The value that a text states: parsed as JSON if possible, else the text itself."""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -136,7 +136,7 @@ def read(name: str, text: str) -> object:
 
 
 def check_one(name: str, value: object) -> None:
-    """Raise InvalidRequestError if a value is wrong by itself."""
+    """Check one value, without the other settings; raises InvalidRequestError if it is wrong."""
     # The smallest output is checked against the largest one, which another field states.
     SamplingParams().override({name: value})
 

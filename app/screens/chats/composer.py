@@ -1,4 +1,4 @@
-"""Composer: the message that is being written, and how much of the context it will take."""
+"""Composer: the draft of a message, and how much of the context it will take."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from widgets.figures import count, counted, size
 
 log = logging.getLogger(__name__)
 
-# The tokens of a draft of so many characters are shown beside those in use; of a shorter one,
-# only near the end of the context.
+# The token count of a draft with at least this many characters is always shown beside the tokens in
+# use; that of a shorter draft only near the end of the context.
 _LONG = 200
 _NEAR = 0.9
 
@@ -44,7 +44,7 @@ class Composer:
     """Holds the draft of the chat on view, with its attachments.
 
     Attributes:
-        session: the chat that is written in; None before one is shown.
+        session: the chat on view; None before the first one is shown.
         attachments: those of the message.
         editing: the id of the edited message; None if this is a new one.
         aside: the draft from before that message was edited; None if there was none.
@@ -67,7 +67,7 @@ class Composer:
         return Draft(self._prompt.text, self.attachments, self.editing, self.aside)
 
     def note(self) -> None:
-        """Give the session on view its draft as it is now."""
+        """Store the current draft in the session on view."""
         if self.session is not None:
             self.session.draft = self.draft
 
@@ -88,20 +88,20 @@ class Composer:
         self.attachments = (*self.attachments, attachment)
 
     def attach_paste(self, text: str) -> None:
-        """Attach a text that was pasted, under a name that no other has."""
+        """Attach a pasted text, under a name that no other attachment has."""
         names = {attachment.name for attachment in self.attachments}
         number = next(n for n in range(1, len(names) + 2) if f"paste {n}" not in names)
         self.attach(Attachment(f"paste {number}", text))
 
     def drop(self, place: int) -> None:
-        """Take an attachment away; -1 is the last one."""
+        """Remove an attachment; -1 is the last one."""
         files = list(self.attachments)
         if files:
             del files[place]
         self.attachments = tuple(files)
 
     def begin_edit(self, message: Message) -> None:
-        """Edit a message of the user. The draft is set aside until that is over."""
+        """Edit a message of the user. The draft is set aside until the edit ends."""
         aside = (self.draft or None) if self.editing is None else self.aside
         self.load(Draft(as_written(message.content), message.attachments, message.id, aside))
 
@@ -110,7 +110,7 @@ class Composer:
         self.load(self.aside or Draft())
 
     def update(self) -> bool:
-        """Bring attachments and context up to date; returns whether all of them is counted."""
+        """Update the shown attachments and context; returns whether all tokens are counted."""
         assert self.session is not None
         text = self._prompt.text
         length = self._length(text)
@@ -128,7 +128,8 @@ class Composer:
         return limit is not None and context_used(session, self._engine.views) >= limit
 
     def fit(self) -> Fit:
-        """Whether the message fits into the context. It is counted if that is not sure."""
+        """Whether the message fits into the context. Its tokens are counted if an estimate cannot
+        tell."""
         used, limit, text = self._used(), self._limit(), self._prompt.text
         if limit is None or used + self._length(text).most < limit:
             return Fit()
@@ -172,7 +173,7 @@ class Composer:
 def context_used(
     session: OpenSession, views: Mapping[str, RequestView], editing: str | None = None
 ) -> int:
-    """The number of tokens in a chat so far, with those of a running reply.
+    """The number of tokens in a chat so far, including those of a running reply.
 
     Args:
         editing: the id of a message; only messages before it are counted.
@@ -197,7 +198,7 @@ def context_used(
 
 
 def draft_of(session: OpenSession, store: Store) -> Draft:
-    """The draft of a chat, as the store has it if the chat was not looked at yet."""
+    """The draft of a chat; it is read from the store if the chat was not on view yet."""
     if session.draft is None:
         try:
             session.draft = store.drafts.of(session.key) if session.is_own else Draft()

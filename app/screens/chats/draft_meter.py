@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.store.conversation import Attachment
 from engine.api.client import EngineClient
 
-# A text that is shorter is estimated: it is a few tokens more or less.
+# The tokens of a shorter text are estimated; the error is a few tokens.
 SHORT = 200
 _BYTES_PER_TOKEN = 4.0
 
@@ -21,7 +21,7 @@ class Length:
     Attributes:
         most: the largest possible number of tokens, because no token has less than a byte.
         is_exact: whether all of it was counted, and not estimated.
-        is_settled: whether nothing of it is being counted.
+        is_settled: whether no part of it is still being counted.
     """
 
     tokens: int = 0
@@ -41,7 +41,7 @@ class _Counted:
 class DraftMeter:
     """Has the engine count long texts, and estimates short ones by earlier counts.
 
-    It is asked again and again; nothing waits, and no more than one text is counted beside the
+    Callers ask it repeatedly and never wait. At most one text is being counted besides the
     attachments.
     """
 
@@ -59,8 +59,9 @@ class DraftMeter:
         """The length of a message, as far as it is known.
 
         Args:
-            model: that counts; with another one all is counted anew.
-            exact: whether a text is counted that would be estimated otherwise.
+            model: the name of the model whose tokens are counted; for another one, everything is
+                counted again.
+            exact: whether to count even a text that is short enough for an estimate.
         """
         if model != self._model:
             self._model, self._text, self._counted = model, "", None
@@ -76,7 +77,7 @@ class DraftMeter:
         )
 
     def tokens_of(self, attachment: Attachment) -> tuple[int, bool]:
-        """How many tokens an attachment is that was measured, and whether that is exact."""
+        """The number of tokens of a measured attachment, and whether it is exact."""
         part = self._part(self._files[attachment])
         return part.tokens, part.is_exact
 

@@ -20,7 +20,7 @@ from widgets.glyphs import Mark, state_mark
 
 
 class Entries:
-    """Makes entries, and keeps those of messages that do not change any more with their session.
+    """Makes entries, and caches those of unchanging messages in their session.
 
     Args:
         clock: seconds since the epoch.
@@ -53,7 +53,7 @@ class Entries:
         entries: list[Entry] = []
         kept, today = session.entries, date.fromtimestamp(self._clock())
         if today != session.entries_day:
-            # The times of today's entries, now yesterday's, are to be shown with the day.
+            # Entries of what was today now need their day beside the time.
             kept.clear()
             session.entries_day = today
         author = "you" if session.is_own else session.chat.conversation.user
@@ -83,11 +83,11 @@ class Entries:
                 entry = replace(
                     _entry(message, author, note, growing, today), branch=place, tool=tool
                 )
-                # A continued one may have thought before.
+                # A continued reply may have thought before it was continued.
                 if growing and session.chat.thought.tokens:
                     tokens, seconds = session.chat.thought
                     entry = replace(entry, thought_tokens=tokens, thought_seconds=seconds)
-                # A watched reply may stop being made before its end is known here.
+                # A watched reply may have ended in the engine before its end is known here.
                 if message.role != "assistant" or message.finish_reason is not None:
                     kept[message.id] = entry
             entries.append(entry)
@@ -102,7 +102,7 @@ class Entries:
         how = f"{self.resume_key} continues it"
         if entry.failed:
             return replace(entry, note=f"{entry.note}; {how}")
-        # Where the line is cut, figures may go, and not the key.
+        # If the line is cut, it should lose figures and not the key.
         state, divider, figures = entry.note.partition(" · ")
         return replace(entry, note=f"{state} · {how}{divider}{figures}")
 
@@ -137,8 +137,8 @@ def progress(view: RequestView | None, status: EngineStatus, paused: bool = Fals
 
 
 def is_ahead(session: OpenSession, view: RequestView | None) -> bool:
-    """Whether more of a reply has come than the newest snapshot knows of. Text comes sooner than
-    snapshots."""
+    """Whether more tokens of a reply have come than the newest snapshot has, because text arrives
+    sooner."""
     return session.chat.num_output_tokens > (view.output_tokens if view is not None else 0)
 
 
@@ -147,7 +147,7 @@ def streaming(num_tokens: int) -> str:
 
 
 def outcome(message: Message) -> str:
-    """How a reply ended, with its figures; empty for a message that is no reply."""
+    """How a reply ended, with its figures; empty for a message that is not a reply."""
     if message.role != "assistant":
         return ""
     if message.error is not None:

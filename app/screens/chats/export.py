@@ -57,7 +57,7 @@ def _settings(chat: Conversation) -> str:
 
 
 def _figures(message: Message) -> str:
-    """The figures of a reply, and how it ended if that was not its own end."""
+    """The figures of a reply, and how it ended unless the model ended it."""
     usage, timings = message.usage, message.timings
     parts = []
     if usage is not None:

@@ -51,7 +51,7 @@ class ChatKeeper:
 
     Raises:
         HeldError: from `check`, `archive`, `delete` and `rename`; then nothing was done.
-        StoreError: from every method; then nothing was done but the closing.
+        StoreError: from every method; then at most the chat was closed.
     """
 
     def __init__(self, sessions: SessionList, store: Store) -> None:
@@ -69,7 +69,7 @@ class ChatKeeper:
             raise HeldError(held_by(chat.user))
 
     def close(self, key: str) -> Done | None:
-        """Take a chat off the screen; None if it is not there, or nothing is kept of it."""
+        """Close a chat; None if it is not open, or is empty, so that nothing of it is stored."""
         session = self._sessions.find(key)
         if session is None:
             return None
@@ -79,7 +79,7 @@ class ChatKeeper:
         return self._note(done) if is_kept else None
 
     def archive(self, key: str) -> Done | None:
-        """Archive a chat, or take it out of the archive; None if it is not in the store."""
+        """Archive or unarchive a chat; None if it is not in the store."""
         self.check(key)
         chat = self._store.conversation(key)
         if chat is None:
@@ -104,7 +104,7 @@ class ChatKeeper:
         return self._note(Done(Change.DELETE, key, title_of(chat), was_open, stopped))
 
     def rename(self, key: str, title: str) -> None:
-        """Give a chat another title; nothing if it is not there."""
+        """Change the title of a chat; does nothing if the chat does not exist."""
         self.check(key)
         if session := self._sessions.find(key):
             self._sessions.rename(session, title)
@@ -140,8 +140,8 @@ class ChatKeeper:
         return done
 
     def _take_off(self, key: str) -> bool:
-        """Take a chat off the screen and end its reply; returns whether one was in the making. The
-        reply of a chat that others hold continues."""
+        """Close a chat and stop its reply; returns whether a reply was running. The reply of a chat
+        that others hold continues."""
         session = self._sessions.find(key)
         if session is not None:
             self._sessions.close(session)

@@ -1,4 +1,4 @@
-"""Numbering: gives a chat one number, wherever on the screen it is shown."""
+"""Numbering: gives each chat one number everywhere on the screen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Numbering:
 
     Args:
         chat_of: gives the chat of a request that was made just now, by the request's id; None if it
-            is not at hand.
+            is not known.
 
     Attributes:
         names: the name of each request's chat, by the request's ordinal, for the requests of the
@@ -73,13 +73,14 @@ class Numbering:
         return ChatNumber(chat.number)
 
     def letter_of(self, key: str) -> ChatNumber | None:
-        """The number of a chat that others hold, by its id; None if it was not asked in lately."""
+        """The number of a chat that others hold, by its id; None if it has had no request
+        lately."""
         return ChatNumber(self._theirs[key], theirs=True) if key in self._theirs else None
 
     def subject(self, request_id: str, chat: str = "") -> Subject:
-        """The chat of a request, as the log names it. A request that was never shown, or not for
-        long, is named by its id, unless its chat is known: steps list a request sooner than the
-        engine's figures do.
+        """The chat of a request, as the log names it. A request that was never shown, or not
+        lately, is named by its id, unless its chat is known: a new request is in the step records
+        before it is in a snapshot.
 
         Args:
             chat: the id of its chat, if that is known.

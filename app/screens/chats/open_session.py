@@ -56,7 +56,7 @@ class OpenSession:
 
     @property
     def is_own(self) -> bool:
-        """Whether the chat is held on this screen, and not watched."""
+        """Whether the chat belongs to this screen, and is not merely watched."""
         return isinstance(self.chat, ChatSession)
 
     @property
@@ -91,14 +91,14 @@ class OpenSession:
 
     @property
     def is_read(self) -> bool:
-        """Whether its messages are in memory. Where they are not, nothing was asked in it since the
-        program has started."""
+        """Whether its messages are in memory. If not, no request was sent in it since the program
+        started."""
         return self.chat.is_read if isinstance(self.chat, ChatSession) else True
 
     @property
     def last_request(self) -> str:
-        """The engine's id of the last reply, whether it is made or not; empty if there is none, or
-        the messages are not read."""
+        """The engine's id of the last reply, running or ended; empty if there is none, or if the
+        messages are not in memory."""
         if not self.is_read or not self.chat.messages:
             return ""
         return self.chat.messages[-1].request_id or ""
@@ -135,7 +135,7 @@ class OpenSession:
 
 
 def as_written(text: str) -> str:
-    """A message as the prompt has it, where a line with a single slash is a command."""
+    """A message as typed into the prompt, where a line with a single slash would be a command."""
     return f"/{text}" if text.startswith("/") else text
 
 

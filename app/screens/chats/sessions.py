@@ -46,12 +46,12 @@ class SessionList:
         system: as above.
         store: the store of the chats.
         sessions: the open sessions, in the order of their tabs.
-        closed: those that were closed while their reply was being made, until it has ended.
+        closed: those that were closed while their reply was running, until it has ended.
         current: the session on view.
         numbering: the screen's numbers of chats, those of the engine's requests too.
-        notices: sentences that are still to be shown to the user: on each chat that cannot be read
-            and so is not open any more, on each that is not saved from now on, and on each closed
-            one whose reply failed.
+        notices: sentences that are still to be shown to the user: about each chat that was closed
+            because it cannot be read, each that can no longer be saved, and each closed one whose
+            reply failed.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class SessionList:
         return session
 
     def go_to(self, session: OpenSession) -> None:
-        """Put a session on view, whose messages are read now. If they cannot be, `notices`
-        says so, and the one on view stays."""
+        """Read the messages of a session and put it on view. If they cannot be read, `notices` says
+        so, and the previous session stays on view."""
         try:
             session.read()
         except StoreError as error:
@@ -143,7 +143,7 @@ class SessionList:
         session.unread = False
 
     def step(self, places: int) -> None:
-        """Go so many places on; after the last session comes the first."""
+        """Go forward by so many places; after the last session comes the first."""
         self.go_to(self.sessions[(self.sessions.index(self.current) + places) % len(self.sessions)])
 
     def open(self, conversation_id: str) -> bool:
@@ -172,7 +172,8 @@ class SessionList:
         return True
 
     def watch(self, request_id: str) -> bool:
-        """Go to the chat of a request that came over a gateway; False if that has it no more.
+        """Go to the chat of a request that came over a gateway; False if the gateway no longer has
+        it.
 
         Args:
             request_id: the engine's id.
@@ -191,15 +192,15 @@ class SessionList:
         return True
 
     def meet(self, requests: Iterable[RequestView]) -> None:
-        """Have each watched chat follow its newest request."""
+        """Make each watched chat follow its newest request."""
         watched = {s.key: s.chat for s in self.sessions if isinstance(s.chat, WatchedChat)}
         theirs = [view for view in requests if view.origin.conversation in watched]
         for view in sorted(theirs, key=lambda view: view.ordinal):
             watched[view.origin.conversation].follow(view.request_id)
 
     def close(self, session: OpenSession) -> None:
-        """Take a conversation off the screen; the store keeps it. If it is held here, its reply in
-        the making goes on, and the store gets that too.
+        """Close a conversation; the store keeps it. If it belongs to this screen, its running reply
+        continues and is stored too.
 
         Raises:
             StoreError: the store could not note it, so the conversation is open again after a
@@ -236,12 +237,12 @@ class SessionList:
         """The settings of a chat that states none.
 
         Args:
-            card: of the model that is there; None if none is.
+            card: card of the loaded model; None if there is none.
         """
         return Defaults(card, self._sampling)
 
     def configure(self, session: OpenSession, settings: ChatSettings) -> None:
-        """Change the settings of a chat, from its next turn on.
+        """Change the settings of a chat; they apply from its next turn on.
 
         Raises:
             StoreError: the store could not note it.
@@ -251,7 +252,7 @@ class SessionList:
         self.store.save_settings(conversation)
 
     def failures(self, known: Container[str]) -> dict[str, str]:
-        """Why the last turns failed that were asked here, by the chats' ids.
+        """Why the last turns of chats of this screen failed, by the chats' ids.
 
         Args:
             known: the requests in the engine's snapshot, which are left out: it has none that was
@@ -283,7 +284,7 @@ class SessionList:
         return news
 
     def stop_all(self) -> None:
-        """Ask the engine to end every reply that is made for this screen."""
+        """Ask the engine to stop every running reply of this screen."""
         for session in self._held:
             if session.is_own:
                 session.chat.stop()
@@ -296,8 +297,8 @@ class SessionList:
         self._keep_on_view(self.current)
 
     def _blank(self) -> Conversation:
-        """A new conversation. It has the preset that was chosen for new ones, or the settings that
-        the program was started with."""
+        """Make an empty conversation, with the preset for new chats, or with the settings that the
+        program was started with."""
         settings = ChatSettings(self.system)
         try:
             name = self.store.presets.default()
@@ -329,8 +330,8 @@ class SessionList:
         return max(self.sessions, key=lambda s: s.chat.conversation.updated)
 
     def _chat_of(self, request_id: str) -> Conversation | None:
-        """The chat that made a request last, or came over a gateway with it; None if none is open
-        or at a gateway."""
+        """The chat whose newest request this is, among the open chats and those of the gateways;
+        None if there is none."""
         for session in self._held:
             if session.last_request == request_id:
                 return session.chat.conversation

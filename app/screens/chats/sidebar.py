@@ -41,7 +41,7 @@ class Sidebar:
         self._trouble = ""
 
     def update(self, views: Mapping[str, RequestView], paused: bool) -> None:
-        """Bring the view up to date.
+        """Update the view.
 
         Args:
             views: the requests of the newest snapshot by id.

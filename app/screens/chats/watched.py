@@ -1,4 +1,4 @@
-"""WatchedChat: a chat that somebody holds over a gateway, to be read and stopped here."""
+"""WatchedChat: a chat over a gateway, whose replies can be read and stopped here."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class WatchedChat:
         request_id: the engine's id of the chat's newest request, as far as it is known.
 
     Attributes:
-        unsaved: always empty, for the screen does not keep this chat.
-        places: always empty, for nobody else sees branches.
-        can_resume: never, here.
+        unsaved: always empty, because the screen does not store this chat.
+        places: always empty, because only the chat's owner sees branches.
+        can_resume: always False.
     """
 
     unsaved = ""
@@ -81,7 +81,7 @@ class WatchedChat:
         self._followed = request_id
 
     def poll(self) -> Transcript | None:
-        """Read the chat anew; returns None if nothing has changed."""
+        """Read the chat again; returns None if nothing has changed."""
         if self._gateway is None or not self._followed:
             return None
         before, self._seen = self._seen, self._gateway.transcript(self._followed)

@@ -18,8 +18,8 @@ from engine.api.errors import InvalidRequestError
 
 @dataclass(eq=False)
 class ChatActions:
-    """Acts on the chat under the cursor of the list at the side where that has the focus, else on
-    the chat on view.
+    """Acts on the chat under the cursor of the side list if that has the focus, else on the chat on
+    view.
 
     Args:
         switched: is called when another chat has become the current one.
@@ -101,13 +101,13 @@ class ChatActions:
         """Close the chat on view; its draft is kept."""
         self._drafts.keep()
         session = self._sessions.current
-        goes_on = " its reply goes on," if session.chat.is_busy else ""
+        goes_on = " its reply continues," if session.chat.is_busy else ""
         done = None
         with self._user.errors_shown():
             done = self._keeper.close(session.key)
         if not session.is_own:
             goes_on = "goes on; it " if goes_on else ""
-            self._user.notify(f"“{session.title}” {goes_on}is watched no more.")
+            self._user.notify(f"“{session.title}” {goes_on}is no longer watched.")
         elif done is not None:
             undo, find = self._user.key_of("chat.undo"), self._user.key_of("chat.find")
             text = f"Closed “{done.title}”;{goes_on} {undo} undoes, {find} finds it again."
@@ -115,7 +115,7 @@ class ChatActions:
         self._switched()
 
     def archive(self) -> None:
-        """Archive the chat, or take it out of the archive."""
+        """Archive the chat, or unarchive it."""
         self._remove(self._keeper.archive)
 
     def delete(self) -> None:
@@ -127,7 +127,8 @@ class ChatActions:
         self._switched()
 
     def undo_last(self) -> None:
-        """Undo it and say so. The caller shows the current chat, which may be another one now."""
+        """Undo the last change and notify the user. The caller then shows the current chat, which
+        may be another one."""
         try:
             done = self._keeper.undo()
         except StoreError as error:
@@ -136,7 +137,7 @@ class ChatActions:
             self._user.refuse(f"“{error.args[0]}” is gone for good.")
         else:
             if done is None:
-                text = "No chat that was closed, archived or deleted is left to bring back."
+                text = "There is no closed, archived or deleted chat to bring back."
             else:
                 text = f"“{done.title}” is as it was before it was {done.change.value}."
             self._user.notify(text)

@@ -202,7 +202,7 @@ def _switch(name: str, title: str, start: str, end: str) -> Command:
 
 def _archives(deck: Target) -> str:
     archived = deck.sessions.current.chat.conversation.is_archived
-    return "Take chat out of the archive" if archived else "Archive chat"
+    return "Unarchive chat" if archived else "Archive chat"
 
 
 # In the order of help, and of the key bar.
@@ -228,7 +228,7 @@ COMMANDS: tuple[Command, ...] = (
             "ctrl+t",
             "view.chats",
             "Chats",
-            "All chats at the side: go there, or show and hide them",
+            "Go to the list of all chats, or show and hide it",
             first=True,
         ),
         Offer(4, "Chats at the side"),
@@ -243,7 +243,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.chats.archive(),
-        Key("f7", "chat.archive", "Archive chat", "Archive the chat, or take it back", first=True),
+        Key("f7", "chat.archive", "Archive chat", "Archive the chat, or unarchive it", first=True),
         Offer(4, _archives),
     ),
     Command(
@@ -257,7 +257,7 @@ COMMANDS: tuple[Command, ...] = (
             "f12",
             "chat.undo",
             "Undo",
-            "Take back that a chat was closed, archived or deleted",
+            "Undo closing, archiving or deleting a chat",
             first=True,
         ),
         Offer(4, "Undo"),
@@ -282,7 +282,7 @@ COMMANDS: tuple[Command, ...] = (
         offer=Offer(4, "Import chats…", "From a JSON file"),
         typed=Typed(
             "import",
-            "Take in chats of a JSON file",
+            "Import chats from a JSON file",
             "PATH",
             lambda d, t: d.files.import_chats(t, partial(d.slash.bring_back, f"/import {t}")),
             completed_paths,
@@ -333,12 +333,14 @@ COMMANDS: tuple[Command, ...] = (
     # Settings of the chat, and the draft.
     Command(
         lambda d: d.settings.ask(),
-        Key("f5", "chat.settings", "Settings", "What this chat is asked with", first=True),
+        Key(
+            "f5", "chat.settings", "Settings", "System prompt and sampling of this chat", first=True
+        ),
         Offer(5, "Settings of the chat…"),
     ),
     Command(
         lambda d: d.settings.pick_preset(),
-        Key("alt+s", "chat.presets", "Presets", "Settings kept under a name", first=True),
+        Key("alt+s", "chat.presets", "Presets", "Settings saved under a name", first=True),
         Offer(5, "Presets…"),
         typed=Typed(
             "preset", "Set the chat to a preset", "NAME", lambda d, t: d.settings.apply_preset(t)
@@ -349,7 +351,8 @@ COMMANDS: tuple[Command, ...] = (
         offer=Offer(5, "Save settings as preset…", "Those of this chat"),
     ),
     Command(
-        lambda d: d.prompts.ask_name(), offer=Offer(5, "Save prompt as…", "Keep what is written")
+        lambda d: d.prompts.ask_name(),
+        offer=Offer(5, "Save prompt as…", "Save the draft under a name"),
     ),
     *(
         Command(typed=line)
@@ -362,7 +365,7 @@ COMMANDS: tuple[Command, ...] = (
             ),
             Typed(
                 "save",
-                "Keep TEXT, or your last message",
+                "Save TEXT, or your last message",
                 "NAME TEXT",
                 lambda d, t: d.prompts.save(t),
             ),
@@ -380,24 +383,25 @@ COMMANDS: tuple[Command, ...] = (
             ),
         )
     ),
-    # An action and not a message of the prompt: it is done before the next key is handled.
+    # This is an action and not a message posted by the prompt, so that it runs before the next key
+    # is handled.
     Command(lambda d: d.slash.enter(), Key("enter", "prompt.send", "Send"), when=_in_prompt),
     Command(
         lambda d: d.messages.branch(-1),
-        Key("alt+left", "chat.branch_before", "Branch before", "The branch before, at n/m"),
-        Offer(8, "Branch before"),
+        Key("alt+left", "chat.branch_before", "Previous branch", "Show the previous branch (n/m)"),
+        Offer(8, "Previous branch"),
         when=lambda d: not d.has_class("-engine") and d.chat.has_focus_within,
     ),
     Command(
         lambda d: d.messages.branch(1),
-        Key("alt+right", "chat.branch_next", "Next branch", "The next branch, at n/m"),
+        Key("alt+right", "chat.branch_next", "Next branch", "Show the next branch (n/m)"),
         Offer(8, "Next branch"),
         when=lambda d: not d.has_class("-engine") and d.chat.has_focus_within,
     ),
     # The key bar shows these where there are branches.
     Command(
         lambda d: d.messages.branch(-1),
-        Key("left_square_bracket", "chat.branch_before", "Branch before", show=True),
+        Key("left_square_bracket", "chat.branch_before", "Previous branch", show=True),
         alias="message.branch_before",
         when=lambda d: _in_transcript(d) and d.messages.has_branches,
     ),
@@ -415,26 +419,28 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.messages.resume(),
-        Key("alt+c", "chat.resume", "Continue", "Go on with a reply where it ended", show=True),
+        Key("alt+c", "chat.resume", "Continue", "Continue a reply where it ended", show=True),
         Offer(7, "Continue the reply"),
         when=lambda d: d.chat.can_resume,
     ),
     Command(
         lambda d: d.messages.edit(),
-        Key("e", "chat.edit", "Edit", "Send your message in other words", show=True),
+        Key("e", "chat.edit", "Edit", "Change your message and send it again", show=True),
         Offer(7, "Edit message"),
         when=_in_transcript,
     ),
     Command(
         lambda d: d.messages.fork(),
-        Key("f", "chat.fork", "Fork here", "A chat of its own up to this message", show=True),
+        Key(
+            "f", "chat.fork", "Fork here", "Open a new chat with the messages up to here", show=True
+        ),
         Offer(7, "Fork here"),
         when=_in_transcript,
     ),
     # Escape does what the key bar says, and nothing else.
     Command(
         lambda d: d.messages.stop(),
-        Key("escape", "chat.stop", "Stop", "End the reply being made", show=True),
+        Key("escape", "chat.stop", "Stop", "Stop the running reply", show=True),
         Offer(6, "Stop reply"),
         when=_escapes("chat.stop"),
     ),
@@ -445,7 +451,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.leave_edit(),
-        Key("escape", "chat.keep", "Don't edit", "Leave a message as it was", show=True),
+        Key(
+            "escape", "chat.keep", "Don't edit", "Stop editing, and keep the old message", show=True
+        ),
         when=_escapes("chat.keep"),
     ),
     Command(
@@ -465,10 +473,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.drafts.ask_attachment(),
-        offer=Offer(5, "Attach file…", "Send a text file along"),
+        offer=Offer(5, "Attach file…", "Attach a text file to the message"),
         typed=Typed(
             "attach",
-            "Send a text file along",
+            "Attach a text file to the message",
             "PATH",
             lambda d, t: d.drafts.attach(t),
             completed_paths,
@@ -476,13 +484,13 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.drafts.detach_last(),
-        offer=Offer(5, "Take attachment away", "The last one of this message"),
+        offer=Offer(5, "Remove attachment", "The last one of this message"),
     ),
     # Chat and engine. F2 acts before the focused widget, so that keys typed after it go to the pane
     # that it has shown.
     Command(
         lambda d: d.toggle_engine(),
-        Key("f2", "view.mode", "Engine", "Between chat and engine", show=True, first=True),
+        Key("f2", "view.mode", "Engine", "Switch between chat and engine", show=True, first=True),
         Offer(11, "Chat or engine"),
         when=lambda d: not d.is_at_engine,
     ),
@@ -499,15 +507,15 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.control.pin(),
-        offer=Offer(10, "Pin system prompt", "Keep it in the KV cache for good"),
+        offer=Offer(10, "Pin system prompt", "Never evict it from the KV cache"),
     ),
     Command(
         lambda d: d.control.unpin(),
-        offer=Offer(10, "Unpin system prompt", "Let it be evicted again"),
+        offer=Offer(10, "Unpin system prompt", "Allow its eviction again"),
     ),
     Command(
         lambda d: d.control.undo_knob(),
-        Key("u", "knobs.undo", "Undo", "Undo the last knob change, whoever made it", show=True),
+        Key("u", "knobs.undo", "Undo", "Undo the last knob change, even another user's", show=True),
         Offer(10, "Undo the last knob change", offered=_has_model),
     ),
     Command(
@@ -515,8 +523,10 @@ COMMANDS: tuple[Command, ...] = (
         offer=Offer(10, "History of knobs", "Who changed what", offered=_has_model),
     ),
     # A title has both words, so that the palette finds it by either.
-    _switch("paused", "Pause or resume", "All stand still", "Paused now: all go on"),
-    _switch("draining", "Drain or stop draining", "Admit nothing new", "Draining now: admit again"),
+    _switch("paused", "Pause or resume", "All requests stand still", "Paused now: all continue"),
+    _switch(
+        "draining", "Drain or stop draining", "Admit no new requests", "Draining now: admit again"
+    ),
     Command(
         lambda d: d.control.reconnect(),
         offer=Offer(
@@ -564,7 +574,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.zoom(),
-        Key("z", "view.zoom", "Zoom panel", "One panel on the whole screen"),
+        Key("z", "view.zoom", "Zoom panel", "Show one panel on the whole screen"),
         Offer(11, "Zoom panel"),
     ),
 )

@@ -41,7 +41,7 @@ class EngineControl:
     # Requests.
 
     def stop_request(self) -> None:
-        """Stop the request under the table's cursor; ask first if it is somebody else's."""
+        """Stop the request under the table's cursor; ask first if it belongs to another user."""
         row = self._panels.table.current
         view = row.view if row else None
         if row is None or view is None or view.finish_reason is not None:
@@ -52,7 +52,8 @@ class EngineControl:
             self._sessions.client.abort(view.request_id)
 
     def stop_theirs(self, request_id: str, title: str, user: str) -> None:
-        """Ask, then stop somebody else's reply. The same key stops the user's own at once."""
+        """Ask, then stop another user's reply. The same key stops a reply of the user's own at
+        once."""
         question = UNICODE.fit(f"Stop the reply in “{title}”? {user} is told.")
         # By the request's id: its user may have sent another one meanwhile.
         self._user.confirm(question, "stop it", partial(self._sessions.client.abort, request_id))
@@ -64,10 +65,12 @@ class EngineControl:
             return
         view = row.view
         if view is None:
-            self._user.notify("This chat has no request; only what runs or waits has a priority.")
+            self._user.notify(
+                "This chat has no request; only running and waiting requests have one."
+            )
             return
         if view.finish_reason is not None:
-            self._user.notify("This request has ended; only what runs or waits has a priority.")
+            self._user.notify("This request has ended; only running and waiting requests have one.")
             return
         views = self._engine.views
         self._priorities = {
@@ -108,7 +111,7 @@ class EngineControl:
         """Choose the policy among those that the engine knows."""
         knob = self._engine.knob("policy")
         if knob is None:
-            self._user.refuse("There is no model yet to schedule for.")
+            self._user.refuse("No model is loaded yet, so there is no policy to choose.")
             return
         meanings, now = policy_meanings(), str(knob.requested)
         items = [
@@ -118,8 +121,8 @@ class EngineControl:
         self._user.ask(PickPolicy(items, now), lambda chosen: self.set_knob("policy", chosen[1]))
 
     def undo_knob(self) -> None:
-        """Undo the last change of knobs. Several presses of a key within `TURN_SECONDS` are one
-        change, as they are where its effect is shown."""
+        """Undo the last change of knobs. Several presses of a key within `TURN_SECONDS` count as
+        one change, as in the display of its effect."""
         self._panels.knobs.forget()
         try:
             change = self._sessions.client.undo_knobs(who=YOU, within=TURN_SECONDS)
@@ -127,7 +130,7 @@ class EngineControl:
             self._user.fail(error.message)
             return
         if change is None:
-            self._user.notify("No change of knobs is left to undo.")
+            self._user.notify("There is no knob change to undo.")
         else:
             self._user.notify(f"Undone: {change_text(change)}.")
 
@@ -154,9 +157,7 @@ class EngineControl:
         if readings.state is BrokerState.ONLINE:
             self._user.notify(f"{readings.address} is connected.")
         elif readings.state is BrokerState.STOPPED:
-            self._user.fail(
-                "The gateway has stopped; it comes back with a new start of the program."
-            )
+            self._user.fail("The gateway has stopped; restart the program to bring it back.")
         else:
             gateway.reconnect()
             self._user.notify(f"Connecting to {readings.address}…")

@@ -53,7 +53,8 @@ from widgets.panels.session_table import SessionTable
 WIDE = 170  # columns from which the chats are listed at the side, unless the user chose otherwise
 LEAST = 150  # columns below which there is no room for them
 
-# One Escape more than it takes to leave something is not meant to stop the reply.
+# An Escape this soon after leaving something is probably one press too many, and must not stop the
+# reply.
 STRAY_SECONDS = 1.0
 
 # Messages of widgets that ask for a command.
@@ -70,12 +71,11 @@ class Deck(Screen[None]):
     what Escape does. `commands.py` has the table of its commands; the objects that are attributes
     here carry them out.
 
-    `deck.tcss` lays the panes out by these classes: `-engine` while the engine is on view and the
-    chat is not, where both do not fit; `-chats` while all chats are listed at the side, in place of
-    tabs; `-gateway` if a gateway runs or its panel was selected, and `-mqtt` or `-http` for the
-    panel of the two that is on view; `-spare` while the selected panel is one that low screens
-    leave out; `-pair` while latencies or devices are selected, which share a page; and one of each
-    breakpoint.
+    `deck.tcss` lays the panes out by these classes: `-engine` if only one of chat and engine fits
+    and the engine is on view; `-chats` while all chats are listed at the side, in place of tabs;
+    `-gateway` if a gateway runs or its panel was selected, and `-mqtt` or `-http` for the panel of
+    the two that is on view; `-spare` while the selected panel is one that low terminals leave out;
+    `-pair` while latencies or devices are selected, which share a page; and one of each breakpoint.
 
     Args:
         sessions: over the engine, and over the gateways if there are any.
@@ -92,7 +92,7 @@ class Deck(Screen[None]):
         *((0, "-flat"), (16, "-short"), (36, "-tall")),
     ]
 
-    # A pane that is zoomed leaves room for the figures and the keys, of which one leads back.
+    # A zoomed pane leaves space for the figures and the key bar, which shows how to leave it.
     ALLOW_IN_MAXIMIZED_VIEW = "#kpi, KeyBar"
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
@@ -239,7 +239,7 @@ class Deck(Screen[None]):
             self.refresh_bindings()
 
     def on_screen_suspend(self) -> None:
-        """A dialog or the palette was opened, which has other keys."""
+        """A dialog or the palette was opened: it has other keys."""
         self.refresh_bindings()
 
     # The chat on view.
@@ -253,7 +253,7 @@ class Deck(Screen[None]):
         self.leave()
 
     def read(self) -> None:
-        """Go to the messages of the chat, the newest in view first."""
+        """Give the messages the focus; the newest one in view becomes the current one."""
         self.remove_class("-engine")
         self.set_focus(self.chat.transcript)
 
@@ -268,7 +268,7 @@ class Deck(Screen[None]):
         self.notify(f"Copied the selection, {len(selected):,} characters.")
 
     def load_model(self, wish: str) -> bool:
-        """Have the application load a model; False if none is named."""
+        """Make the application load a model; False if none is named."""
         if not wish:
             self.user.refuse("/model needs a name, a folder, a file or a hub id.")
             return False
@@ -396,7 +396,7 @@ class Deck(Screen[None]):
         self.show_panel(self._panel + 1)
 
     def _note_left(self) -> None:
-        """Note the time, so that one more Escape just after this stops no reply."""
+        """Record the time, so that another Escape right after this does not stop a reply."""
         self._left_at = self.clock()
         self._came_to = None
         self.refresh_keys()
@@ -439,7 +439,7 @@ class Deck(Screen[None]):
         width = self.app.size.width
         if width < LEAST:
             find = self.user.key_of("chat.find")
-            self.notify(f"Chats stand at the side from {LEAST} columns on; {find} finds them.")
+            self.notify(f"Chats are listed at the side from {LEAST} columns on; {find} finds them.")
             return
         self._chats_wanted = not self.has_class("-chats") or not self.chat.list.has_focus
         self._arrange_chats(width)
@@ -512,7 +512,7 @@ class Deck(Screen[None]):
         exist = self.mqtt.gateway is not None or self.http.gateway is not None
         has_place = exist or shown in gateways
         self.set_class(has_place, "-gateway")
-        # They share a place, which has the one that was asked for last.
+        # The two share a place, which shows the one that was selected last.
         self.set_class(has_place and self._gateway is panels.mqtt, "-mqtt")
         self.set_class(has_place and self._gateway is panels.http, "-http")
         self.set_class(shown in (panels.devices, *gateways, panels.log), "-spare")
@@ -526,7 +526,7 @@ class Deck(Screen[None]):
         self.set_focus(panel if panel.can_focus else None)
 
     def _keep_focus(self) -> None:
-        """Move the focus away from a pane that has no room any more."""
+        """Move the focus away from a pane that is no longer shown."""
         if self.focused is None or not self.focused.region:
             if self.chat.region:
                 self.chat.prompt.area.focus()

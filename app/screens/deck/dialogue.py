@@ -30,7 +30,7 @@ class Dialogue:
         self.screen.notify(str(error), severity="error")
 
     def refuse(self, why: str, timeout: float | None = None) -> None:
-        """Say why something is not done, for some seconds or until the next `forget`."""
+        """Show why something was refused, for some seconds or until the next `forget`."""
         self.screen.notify(why, severity="warning", timeout=timeout)
         self._passing.add(UNICODE.fit(why))
 

@@ -120,7 +120,7 @@ class DraftActions:
         except StoreError as error:
             if not self._is_unkept:
                 self._is_unkept = True
-                self._user.fail(f"What is written here is not saved: {error}")
+                self._user.fail(f"This draft is not saved: {error}")
 
     def changed(self) -> None:
         """Note a change of the text, which is stored after `KEEP_SECONDS`."""

@@ -50,7 +50,7 @@ class ChatFiles:
         """
         file = Path(os.path.expanduser(path))
         if not file.is_file():
-            self._user.refuse(f"{path} is no file; chats are imported from JSON.")
+            self._user.refuse(f"{path} is not a file; chats are imported from JSON.")
             return False
         self._user.screen.run_worker(self._import(file, failed))
         return True
@@ -61,7 +61,7 @@ class ChatFiles:
 
         session = self._sessions.current
         if session.chat.is_busy:
-            self._user.refuse("A reply is being made; the copy would lack it.")
+            self._user.refuse("A reply is still running; the copy would lack it.")
             return
         text = self._dumped(session.key)
         if not text:
@@ -126,7 +126,7 @@ class ChatFiles:
             chats = [chat for chat in found if chat is not None and chat.leaf]
             if chats:
                 return dump((chat, store.messages(chat.id)) for chat in chats)
-            self._user.refuse("Nothing was said yet that could be copied.")
+            self._user.refuse("This chat has no message to copy yet.")
         return ""
 
     def _write(self, name: str, text: str) -> None:

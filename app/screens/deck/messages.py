@@ -54,7 +54,7 @@ class MessageActions:
             return
         chat, branched = session.chat, self._branched
         if not branched:
-            text = "There is one branch only; editing and asking again make others."
+            text = "There is only one branch; editing and regenerating make others."
             self._user.notify(text)
             return
         place, is_marked = chat.messages.index(branched[-1]), bool(self._pane.transcript.current)
@@ -97,7 +97,9 @@ class MessageActions:
             return
         last = messages[-1]
         if session.chat.is_busy and last.id == session.chat.messages[-1].id:
-            text = "The reply is being made; fork here when it has ended, or mark one before it."
+            text = (
+                "The reply is still running; fork here when it has ended, or mark an earlier one."
+            )
             self._user.refuse(text)
             return
         asks = last.role == "user"
@@ -107,7 +109,7 @@ class MessageActions:
             self._chats.open(forked.id)
             if asks:
                 self._pane.composer.load(Draft(as_written(last.content), last.attachments))
-            text = f"Forked “{session.title}”; what both begin with is in the KV cache once."
+            text = f"Forked “{session.title}”; both share their beginning in the KV cache."
             self._user.notify(text)
 
     def edit(self) -> None:
@@ -123,7 +125,7 @@ class MessageActions:
         self._pane.composer.begin_edit(messages[-1])
         self._to_prompt()
         send, keep = self._user.key_of("prompt.send"), self._user.key_of("chat.keep")
-        self._user.advise(f"{send} sends it beside the old one; {keep} leaves it as it was.")
+        self._user.advise(f"{send} sends it as another branch; {keep} leaves it as it was.")
 
     @property
     def has_branches(self) -> bool:

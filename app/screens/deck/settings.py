@@ -119,7 +119,8 @@ class SettingsActions:
             )
 
     def pick_preset(self) -> None:
-        """Show the presets: one is applied, renamed, deleted, or made that of new chats."""
+        """Show the presets, to apply one, rename it, delete it, or make it the preset of new
+        chats."""
         own, default = self._own, self._default
         presets = own + [one for one in self._models if one.name not in {p.name for p in own}]
         if not presets:
@@ -181,7 +182,7 @@ class SettingsActions:
         try:
             return self._sessions.store.presets.default()
         except StoreError:
-            return ""  # `_own` has shown it.
+            return ""  # `_own` has shown the error.
 
     def _ask_new_name(self, old: str) -> None:
         taken = {preset.name for preset in self._own} - {old}

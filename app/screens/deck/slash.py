@@ -91,8 +91,8 @@ def find(name: str, slashes: Sequence[Slash]) -> Slash:
     close = ", ".join(f"/{each}" for each in like[:_CLOSE])
     hint = f"; close to it are {close}" if close else ""
     raise UnknownSlashError(
-        f"/{name} is no command and no saved prompt{hint}. A message that begins with a slash is"
-        " written with two."
+        f"/{name} is neither a command nor a saved prompt{hint}. A message that begins with a slash"
+        " is written with two."
     )
 
 
@@ -148,7 +148,7 @@ class SavedPrompts:
         self._to_prompt()
 
     def pick(self) -> None:
-        """Show the saved prompts: one is inserted, edited or deleted."""
+        """Show the saved prompts, to insert, edit or delete one."""
         prompts = self.all()
         if not prompts:
             self._user.notify("No prompt is saved; /save NAME keeps your last message as one.")
@@ -232,7 +232,7 @@ class SlashCommands:
         self._user.forget()
         area, text = self._pane.prompt.area, self._pane.prompt.text
         completion = area.offer()
-        # A name that is written whole is run, though others begin with it.
+        # A complete name is run even if longer names begin with it.
         if completion is not None and completion.text.rstrip() != text:
             area.complete()
             if completion.is_whole:
@@ -251,7 +251,7 @@ class SlashCommands:
             self._user.refuse(str(error), timeout=10)
             return
         if rest and not slash.takes:
-            self._user.refuse(f"/{slash.name} takes nothing after it.")
+            self._user.refuse(f"/{slash.name} takes no text after it.")
             return
         self._pane.prompt.area.load_text("")
         if slash.run(rest) is False:

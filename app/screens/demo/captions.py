@@ -1,4 +1,4 @@
-"""Captions: describes in a line what the engine does right now."""
+"""Captions: describes in one line what the engine is doing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class Captions:
             )
         for request_id in self._preempted.intersection(record.admitted):
             self._preempted.discard(request_id)
-            yield "back", f"{self._name(request_id)} is back in the batch, where it had stopped."
+            yield (
+                "back",
+                f"{self._name(request_id)} is back in the batch and continues where it stopped.",
+            )
         if record.head_wait is not None:
             verb = "waits" if record.waiting == 1 else "wait"
             who = f"{counted(record.waiting, 'chat')} {verb}"
@@ -73,7 +76,7 @@ class Captions:
             hits, asked = record.prefix_hit_tokens, record.prefix_queried_tokens
             yield (
                 "prefix",
-                f"{hits} of {asked} prompt tokens were cached: chats share what is alike.",
+                f"{hits} of {asked} prompt tokens were cached: chats share equal beginnings.",
             )
         if record.prefill_rows and record.decode_rows:
             rows = record.decode_rows

@@ -1,4 +1,4 @@
-"""Crowd: the users of the demonstration, who come, ask, read, ask again and leave."""
+"""Crowd: the users of the demonstration, who arrive, ask, read, ask again and leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USERS = 12
 ENTER_SECONDS = 1.5
 # The time in which a user reads a reply and writes the next question.
 LEAST_READING, MOST_READING = 0.5, 3.0
-# After so many turns a user leaves, and another one comes in with an empty chat.
+# After this many turns a user leaves, and another one arrives with an empty chat.
 TURNS = 6
 
 
@@ -28,7 +28,7 @@ class _User:
     Attributes:
         script: the number of the script that is asked.
         due: when the next question is asked.
-        chance: draws how long this user reads, independent of the others.
+        chance: random numbers for this user's reading times, independent of the others.
         reading: how long this user reads the running reply.
         asked: how many questions were asked in this chat.
     """
@@ -42,8 +42,8 @@ class _User:
 
 
 class Crowd:
-    """Acts on the list of chats as people do who chat at once. The same seed and the same replies
-    give the same questions in the same order.
+    """Acts on the list of chats like people who chat at the same time. The same seed and the same
+    replies give the same questions in the same order.
 
     Args:
         clock: seconds.
@@ -65,8 +65,8 @@ class Crowd:
         ]
 
     def turn(self) -> None:
-        """Have all users ask whose time has come. A user who reads a reply is due when it has
-        ended."""
+        """Send the next question of every user who is due. A user waits until the reply has ended
+        and was read."""
         now = self._clock()
         self._clear()
         for user in self._users:

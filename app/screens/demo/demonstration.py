@@ -1,4 +1,4 @@
-"""Demonstration: the application, used by a scripted crowd until somebody presses a key."""
+"""Demonstration: the application, used by a scripted crowd until a user presses a key."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 
 SEED = 15
 TURN_SECONDS = 0.25
-# So often another chat comes on view, and, where not all fit, another pane.
+# Seconds until the next chat is shown and, if not all panes fit, the next pane.
 VIEW_SECONDS, PANE_SECONDS = 9.0, 4.0
-# The chat and so many panels less one are shown by turns.
+# The number of views that take turns: the chat, and one panel fewer than this.
 PANES = 4
-# From the first question on: the knobs that are turned, and the captions for that.
+# By seconds from the first question on: the knobs to change, and the captions for the changes.
 POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
 # Seconds for which the line shows after a user has taken over.
 TOLD_SECONDS = 30.0
 WHO = "demo"
 
 WAITING = "The demonstration begins when the built-in model is loaded. Any key takes over."
-TAKEN_OVER = "You have taken over: replies in flight go on, and no chat is kept. Write below;"
+TAKEN_OVER = "You have taken over: replies in flight continue, and no chat is kept. Write below;"
 
 
 class Demonstration(Tui):
@@ -42,7 +42,7 @@ class Demonstration(Tui):
         clock: seconds; all others are as for `Tui`.
 
     Attributes:
-        is_over: whether somebody has taken over.
+        is_over: whether a user has taken over.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Demonstration(Tui):
         is_over = self.is_over
         if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
             self._take_over()
-        # The user does not know what has the focus, or what a key would do to it.
+        # The user cannot know which widget has the focus, nor what a key would do there.
         swallowed = isinstance(event, events.Paste) or (
             isinstance(event, events.Key) and not self._leads_elsewhere(event.key)
         )
@@ -79,8 +79,8 @@ class Demonstration(Tui):
             await super().on_event(event)
 
     def demonstrate(self) -> None:
-        """Have the crowd act, with captions. Once a user has taken over and read that, the line
-        disappears."""
+        """Run the crowd, with captions. The caption line disappears some seconds after a user has
+        taken over."""
         if self.is_over and self._clock() >= self._taken + TOLD_SECONDS:
             self._line.display = False
         if self.is_over or self.deck.engine.status.phase is not EnginePhase.READY:
@@ -102,7 +102,7 @@ class Demonstration(Tui):
     def _change_view(self, now: float) -> None:
         sessions = self.deck.sessions
         busy = [s for s in sessions.sessions if s.chat.is_busy and s is not sessions.current]
-        # Another chat would come in place of the panels.
+        # Here, showing another chat would hide the panels.
         reads = not self.deck.has_class("-engine")
         if busy and reads and (now >= self._viewed + VIEW_SECONDS or sessions.current.is_empty):
             self._viewed = now
@@ -140,7 +140,7 @@ class Demonstration(Tui):
         return f"Chat {number}" if number is not None else "A chat"
 
     def _leads_elsewhere(self, key: str) -> bool:
-        """Whether a key opens a view or leaves, and so does no harm to any chat."""
+        """Whether a key only opens or leaves a view, so that it changes no chat."""
         deck = (b for b in bindings_of(self.deck, self) if b.id == "view.mode")
         return key in {binding.key for binding in (*bindings_of(self, self), *deck)}
 

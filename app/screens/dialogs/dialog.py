@@ -61,14 +61,14 @@ class Entry(LineInput):
 
 
 class Confirm(Dialog[bool]):
-    """Asks before something is done that cannot be undone.
+    """Asks for confirmation of something that cannot be undone.
 
     Args:
         verb: names what Enter does.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "dismiss(True)", "Yes", tooltip="Yes, that is meant", id="dialog.confirm")
+        Binding("enter", "dismiss(True)", "Yes", tooltip="Yes, do it", id="dialog.confirm")
     ]
 
     def __init__(self, question: str, verb: str) -> None:
@@ -166,7 +166,7 @@ class PickNamed(Dialog[tuple[str, str]]):
 class PickPolicy(PickNamed):
     """Asks for a batching policy."""
 
-    TITLE = "Policy · Enter chooses; what runs goes on under the new one"
+    TITLE = "Policy · Enter chooses; running requests continue under it"
     MOST = 200  # a sentence, which may wrap
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -191,7 +191,7 @@ class PickPreset(PickNamed):
             "n",
             "act('begin')",
             "New chats",
-            tooltip="New chats begin with it, or no longer",
+            tooltip="Make it the preset of new chats, or not",
             id="presets.begin",
         ),
     ]
@@ -211,7 +211,7 @@ class PickPrompt(PickNamed):
 
 class Finder(Dialog[T]):
     """Base of dialogs with a line above a list. The keys for the list's cursor act while the line
-    has the focus; Home and End do once the line's own cursor is there."""
+    has the focus; Home and End act on the list once the line's own cursor is at that end."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Row above", show=False, id="dialog.up", priority=True),

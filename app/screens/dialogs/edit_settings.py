@@ -80,7 +80,7 @@ class EditSettings(Dialog[ChatSettings]):
             "ctrl+r",
             "reset",
             "Reset all",
-            tooltip="Take changes of settings back",
+            tooltip="Reset changed settings",
             id="settings.reset",
             priority=True,
         ),
@@ -89,7 +89,7 @@ class EditSettings(Dialog[ChatSettings]):
         Binding("down", "step(1)", "Next field", id="settings.next", priority=True),
     ]
     GLOSS: ClassVar[dict[str, str]] = {
-        "system prompt": "what the model is told before all messages",
+        "system prompt": "what the model reads before all messages",
         "thinking": "whether the model thinks before it answers",
         **{name: spec.meaning for name, spec in SAMPLING_SPECS.items()},
     }
@@ -107,7 +107,7 @@ class EditSettings(Dialog[ChatSettings]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False) as frame:
-            frame.border_title = "Settings of this chat · they count from the next turn"
+            frame.border_title = "Settings of this chat · they apply from the next turn"
             apply, reset, leave = map(self.key_of, ("apply", "reset", "dismiss(None)"))
             frame.border_subtitle = (
                 f"Enter or {apply} applies · {reset} resets all · {leave} changes nothing"

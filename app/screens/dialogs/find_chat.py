@@ -67,19 +67,17 @@ class FindChat(Finder[Chosen]):
         Binding(
             "f7",
             "archive",
-            "Archive the chat found, or take it back",
+            "Archive the chat found, or unarchive it",
             show=False,
             id="find.archive",
         ),
         Binding("f8", "delete", "Delete the chat found", show=False, id="find.delete"),
-        Binding(
-            "f12", "undo_chat", "Take back what was done to a chat", show=False, id="find.undo"
-        ),
+        Binding("f12", "undo_chat", "Undo the last change of a chat", show=False, id="find.undo"),
     ]
 
     GLOSS: ClassVar[dict[str, str]] = {
         "“two words”": "they follow each other; the last word may be the beginning of one",
-        "model:qwen": "a model replied in it whose name has this",
+        "model:qwen": "chats with a reply of a model of this name",
         "source:you": "chats of the screen; source:mqtt are those held over MQTT",
         "after:2026-11-01": "a message is from that day on; before:… from before it",
         "archived:yes": "archived chats too",
@@ -127,7 +125,7 @@ class FindChat(Finder[Chosen]):
         self._look(self._words)
 
     def on_screen_suspend(self) -> None:
-        # Who goes elsewhere meanwhile is not taken to a chat.
+        # If the user closes the dialog meanwhile, no chat is opened.
         self._is_entered = False
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -149,7 +147,7 @@ class FindChat(Finder[Chosen]):
     def action_hit(self, places: int) -> None:
         """Preview another message of the chat in which the words are."""
         found = self._current
-        # A search under way has the index to itself, maybe for seconds, and finds other hits.
+        # A running search holds the index, perhaps for seconds, and will replace these hits.
         if found is None or not found.numbers or self._is_looking:
             return
         self._place = (self._place + places) % len(found.numbers)
@@ -241,7 +239,7 @@ class FindChat(Finder[Chosen]):
                     trouble = str(error)
         self._is_looking = False
         if not self.query(OptionList):
-            return  # The program ends, which takes the widgets before it ends this.
+            return  # The program is ending and has removed the widgets already.
         if trouble:
             self._say(trouble)
         elif query is not None:
@@ -255,9 +253,9 @@ class FindChat(Finder[Chosen]):
             self.call_later(self._choose)  # once the search is over
             return
         if not found:
-            nothing = "No chat has all of these words." if query.phrases else "No chat fits."
+            nothing = "No chat has all of these words." if query.phrases else "No chat matches."
             key = key_of("help", self.app, self.app)
-            self._say(f"{nothing} {key} tells of filters, such as archived:yes.")
+            self._say(f"{nothing} {key} explains filters, such as archived:yes.")
             return
         hits = sum(len(one.numbers) for one in found)
         where = f", in {count(hits)} messages" if query.phrases and hits > len(found) else ""
@@ -275,7 +273,7 @@ class FindChat(Finder[Chosen]):
         options.add_options(Option(self._line(one), id=one.chat.id) for one in found)
         place = before if same and before is not None else 0
         options.highlighted = min(place, len(found) - 1) if found else None
-        # At once, for Enter may have waited for it.
+        # Choose at once, because Enter may have waited for the result.
         self.preview()
 
     def _line(self, found: Found) -> Content:

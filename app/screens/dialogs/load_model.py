@@ -33,9 +33,9 @@ class LoadModel(Finder[ModelWish]):
 
     GLOSS: ClassVar[dict[str, str]] = {
         "ready": "all files are on this machine",
-        "needs download": "it comes from the Hugging Face hub or a package index first",
+        "needs download": "it is downloaded from the hub or a package index first",
         "owner/name": "any model of the hub; ./folder and ./file.gguf are on this machine",
-        "int8, int4": "behind a name: what its weights are quantized to; none: as they are stored",
+        "int8, int4": "after a name: the width of its weights; none: as they are stored",
     }
 
     def __init__(self, entries: Sequence[ModelEntry], refusal: Callable[[ModelWish], str]) -> None:
@@ -47,7 +47,7 @@ class LoadModel(Finder[ModelWish]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Load model · what runs ends on the one that is there")
+            yield Label("Load model · running requests end on the present one")
             yield Entry(placeholder="a name, ./folder, ./file.gguf or owner/name; then int8, int4")
             yield Label("", id="refusal", markup=False)
             yield OptionList()
@@ -80,8 +80,8 @@ class LoadModel(Finder[ModelWish]):
         self.query_one("#refusal", Label).update(why)
 
     async def _find_states(self) -> None:
-        """Find out which models are on this machine. On a thread, for the hub's library is
-        imported for that."""
+        """Find out which models are on this machine. This runs on a thread, because it imports the
+        hub's library."""
         self._states = await asyncio.to_thread(
             lambda: {entry.name: entry.availability() for entry in self._entries}
         )

@@ -1,4 +1,4 @@
-"""Alerts: watches figures against the user's limits, and speaks up when one is passed."""
+"""Alerts: compares figures with the user's limits, and warns when one is exceeded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from engine.api.snapshot import Snapshot
 from widgets.figures import duration
 from widgets.panels.gateway_readings import BrokerState, MqttReadings
 
-# An alert is over when its figure has been below this share of the limit for so many seconds: a
-# figure that swings about the limit is one alert.
+# An alert ends when its figure has been below this share of the limit for this many seconds, so
+# that a figure that oscillates around the limit is one alert.
 CALM_SHARE = 0.9
 CALM_SECONDS = 10.0
 # Percentiles of fewer samples are noise.
@@ -25,10 +25,10 @@ PREEMPTION_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A limit was passed, or is kept again.
+    """A limit was exceeded, or is met again.
 
     Attributes:
-        is_over: whether it is kept again.
+        is_over: whether it is met again.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Alerts:
     def _count_preemptions(self, snapshot: Snapshot, now: float) -> None:
         total = snapshot.totals.preemptions
         if self._preempted and total < self._preempted[-1][1]:
-            self._preempted.clear()  # another model counts anew
+            self._preempted.clear()  # counts restart with another model
         self._preempted.append((now, total))
         while len(self._preempted) > 1 and self._preempted[1][0] <= now - PREEMPTION_SECONDS:
             self._preempted.popleft()

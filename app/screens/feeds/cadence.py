@@ -1,4 +1,5 @@
-"""Cadence: how often the screen looks at the engine, what that may take, and how late it is."""
+"""Cadence: how often the screen polls the engine, how much processor time that may take, and the
+lag of the event loop."""
 
 from __future__ import annotations
 
@@ -10,41 +11,41 @@ from dataclasses import dataclass
 
 from engine.api.telemetry import Samples
 
-# How many times longer than usual the pauses are where the cores compute the model too: there the
-# screen takes its time from the step.
+# The factor by which pauses are longer if the model runs on the same cores, because there the
+# screen takes processor time from the step.
 SHARED_CORES = 2.0
-# How many times longer they are where the user wants the screen to take less.
+# The same factor if the user wants the screen to take less time.
 FRUGAL = 2.0
-# How many times longer they are while the terminal does not have the focus.
+# The same factor while the terminal does not have the focus.
 UNSEEN = 4.0
-# How many times longer the pauses between figures are while nothing is computed: they only age.
+# The same factor for figures while nothing is computed: only their ages change.
 QUIET = 2.0
-# The share of the cores that the thread of the interface may take while the model is computed on
-# them, and how many times longer the pauses get for that at most. Streams then come twice a second.
+# The share of the cores that the interface's thread may take while the model runs on them, and the
+# largest factor for the pauses to achieve that. At that factor, streams are shown twice a second.
 SHARE = 0.03
 MOST = 2.5
-# The share is measured over so many seconds, because a repaint is a burst.
+# The share is measured over this many seconds, because repaints come in bursts.
 MEASURED_SECONDS = 1.0
-# Nothing is slowed down for so long after a key, whose effect the user waits to see.
+# For this long after a key, nothing is slowed down, because the user waits to see its effect.
 ATTENDED_SECONDS = 1.0
-# Seconds between two samples of the lag, and over which it is measured.
+# Seconds between two samples of the lag, and seconds of the window over which it is measured.
 INTERVAL = 0.25
 WINDOW = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Seconds between two looks.
+    """Seconds between two polls of the engine and of other sources.
 
     Attributes:
-        awaited: at the sessions, while the one on view waits for the first text of a reply.
-        stream: at the sessions, while any reply is being made.
-        idle: at the sessions, while no reply is being made.
-        engine: at the engine's steps, for the batch and the KV map.
-        table: at the engine's figures, for the strip on top, sessions, knobs and latencies, and at
-            the MQTT gateway. They are shown with the steps of the same look, and at once when a
-            request came, ended or continues.
-        devices: at CPU, GPU and memory.
+        awaited: of the sessions, while the one on view waits for the first text of a reply.
+        stream: of the sessions, while any reply is running.
+        idle: of the sessions, while no reply is running.
+        engine: of the engine's steps, for the batch and the KV map.
+        table: of the engine's figures, for the strip on top, sessions, knobs and latencies, and of
+            the MQTT gateway. They are shown together with the steps of the same poll, and at once
+            when a request arrived, ended or resumed.
+        devices: of CPU, GPU and memory.
     """
 
     awaited: float = 0.03
@@ -69,9 +70,9 @@ class Cadence:
             on_cpu: whether the engine computes on the cores that this program runs on.
             seen: whether the terminal has the focus.
             stretch: the factor by which the pauses are longer (`Thrift.stretch`). `awaited` is not
-                stretched, for it is the answer to a key, nor is `table`: it is the longest but one,
-                and figures would be seconds older than the chart beside them.
-            frugal: whether the user wants fewer looks.
+                stretched, because it follows a key press, and neither is `table`: it is already
+                long, and figures would be seconds older than the chart beside them.
+            frugal: whether the user wants fewer polls.
             quiet: whether nothing is computed, and no key was pressed just now.
         """
         usual = Cadence()
@@ -92,8 +93,8 @@ class Cadence:
 class Thrift:
     """Keeps the thread of the interface below `SHARE` of the cores while the engine needs them.
 
-    The thread spends nearly all of its time on looks and on the repaints after them. So its share
-    is in inverse proportion to the time between two looks, and the measured share gives the factor
+    The thread spends nearly all of its time on polls and on the repaints after them. So its share
+    is inversely proportional to the time between two polls, and the measured share gives the factor
     by which that time has to grow.
 
     Args:
@@ -117,17 +118,16 @@ class Thrift:
 
     @property
     def stretch(self) -> float:
-        """How many times longer than usual the time between two looks is to be, from 1 to
-        `MOST`."""
+        """The factor for the time between two polls, from 1 to `MOST`."""
         return 1.0 if self.is_attended else self._stretch
 
     def attend(self) -> None:
-        """Note that a key was pressed."""
+        """Record that a key was pressed."""
         self._attended_until = self._clock() + ATTENDED_SECONDS
 
     def measure(self, *, computing: bool) -> None:
-        """Measure the share that the thread takes. This is called at every look, on the thread of
-        the interface.
+        """Measure the thread's share of the cores. This is called at every poll, on the interface's
+        thread.
 
         Args:
             computing: whether the engine needs the cores. If it does not, nothing is stretched.
@@ -152,7 +152,7 @@ class Thrift:
 
 
 class LoopLag:
-    """Sets itself an alarm again and again, and samples how late it rings.
+    """Samples the lag of the event loop: sets a timer repeatedly and measures how late it fires.
 
     It takes four samples a second, 240 in the window, which costs under 0.1 % of a core.
     """

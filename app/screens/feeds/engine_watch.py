@@ -19,14 +19,15 @@ from widgets.quantization import briefly
 
 # Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
 RECORDS_KEPT = 8192
-# Over 2 s the rate went from 18 to 636 where it was 205: chunks of prompts come between decodes.
+# Measured over 2 s, a rate of 205 tok/s varied from 18 to 636, because chunks of prompts come
+# between decodes.
 RATE_SECONDS = 10.0
-# Of the course of the rate, in which bursts are to show; an engine without a step in so many
-# seconds is idle, and a rate over fewer is chance.
+# The window for the sparkline of the rate, short enough to show bursts. An engine without a step
+# for this long is idle; a shorter window would show chance.
 MOMENT_SECONDS = 2.0
-# A machine that slept, or whose clock was set, is known by so many seconds of difference.
+# A difference of this many seconds shows that the machine slept or that its clock was set.
 CLOCK_SET_SECONDS = 5.0
-# The pace is that of the last seconds: a hub's differs from file to file.
+# The pace is measured over the last seconds, because the hub's pace differs from file to file.
 WINDOW_SECONDS = 10.0
 LEAST_SECONDS = 1.0
 
@@ -95,7 +96,7 @@ class EngineWatch:
 
     @property
     def card(self) -> ModelCard | None:
-        """The model that is there; None if none is."""
+        """The loaded model; None if there is none."""
         return self.snapshot.model if self.snapshot is not None else None
 
     @property
@@ -197,8 +198,8 @@ class EngineWatch:
         return history
 
     def _set_epoch(self, seen: float) -> None:
-        """Take the least that was seen: a snapshot is some time old when it is read, and an event
-        must not be shown as earlier than it was."""
+        """Set the epoch to the smallest value seen, because a snapshot is some time old when it is
+        read."""
         if not self.epoch or abs(seen - self.epoch) > CLOCK_SET_SECONDS:
             self.epoch = seen
         self.epoch = min(self.epoch, seen)

@@ -1,4 +1,5 @@
-"""HelpScreen: the keys and what they do, what the words mean, first of where one is."""
+"""HelpScreen: the keys, what they do, and the meanings of words, those of the focused place
+first."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class KeyBar(LineView):
         self.screen.bindings_updated_signal.unsubscribe(self)
 
     def shown(self) -> list[ShownKey]:
-        """The keys that there is room for, in their order."""
+        """The keys that fit, in their order."""
         if self._acting is None:
             self._acting = self._find()
         keys = list(self._acting)
@@ -124,7 +124,7 @@ class KeyBar(LineView):
         return spans
 
     def _others_act(self, screen: Screen[object]) -> None:
-        # While the terminal does not have the focus, nothing in it has: that is no other key.
+        # While the terminal does not have the focus, no widget has it; the keys are still the same.
         if screen is self.screen and self.app.app_focus:
             self._acting = self._find()
             self.redraw()

@@ -22,9 +22,9 @@ EVERYWHERE, SCREEN, DIALOGS, PROMPT = "Everywhere", "Chat and view", "Dialogs", 
 
 # Textual's palette has no words of its own.
 _PALETTE = {
-    "letters": "find a command by its name; they need not follow each other",
+    "letters": "find a command by letters of its name, not all of them",
     "up, down": "go from command to command; Enter runs the one under the cursor",
-    "a key": "before what a command does is the one that does it without the palette",
+    "a key": "the key beside a command runs it without the palette",
 }
 
 # A heading and a node that has keys.
@@ -115,10 +115,10 @@ def help_notes(app: App[int], places: Sequence[Place]) -> str:
         for command in ("panel.next", "view.leave", "chat.copy_selection")
     )
     return (
-        f"{key_of('help', app, app)} tells first of where one is: of the panel or the dialog that"
-        " has the focus.\n"
+        f"{key_of('help', app, app)} shows first the keys of the focused place, a panel or a"
+        " dialog.\n"
         f"Letters and digits act while the prompt does not have the focus: {leave} leaves it,"
-        f" {back} comes back.\n"
+        f" {back} returns.\n"
         f"Shift with the mouse selects in the terminal's own way; {copy} copies a selection.\n"
         f"Any key can be changed in the settings ({key_of('settings', app, app)}), by the name at"
         " the end of its line."

@@ -22,7 +22,7 @@ _EDGES = 3  # cells that a list has beside its options: padding, and the scrollb
 
 
 class ChangeSettings(Finder[None]):
-    """Lists the preferences, found by words. Changes count at once, and are kept.
+    """Lists the preferences, found by words. Changes apply at once, and are stored.
 
     Args:
         preferences: shows and changes them.
@@ -33,13 +33,13 @@ class ChangeSettings(Finder[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "turn(-1)", "The choice before", id="settings.before", priority=True),
-        Binding("right", "turn(1)", "The next choice", id="settings.next", priority=True),
+        Binding("left", "turn(-1)", "Previous choice", id="settings.before", priority=True),
+        Binding("right", "turn(1)", "Next choice", id="settings.next", priority=True),
         Binding(
             "ctrl+r",
             "reset",
             "Reset",
-            tooltip="Take changes of settings back",
+            tooltip="Reset changed settings",
             id="settings.reset",
             priority=True,
         ),
@@ -60,7 +60,7 @@ class ChangeSettings(Finder[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Settings · what is changed here is kept")
+            yield Label("Settings · changes are saved")
             yield Entry(self._words, placeholder="words to find one by, such as theme or quit")
             yield Label(self._hint, id="refusal", markup=False)
             yield OptionList()
@@ -135,7 +135,7 @@ class ChangeSettings(Finder[None]):
     def _show_outcome(self, row: Preference, refusal: str) -> None:
         """Show whether a change was made, and list all again."""
         first = self._preferences.stated_elsewhere(row.table, row.name)
-        before = f"{first} goes before this, at the next start too" if first else ""
+        before = f"{first} overrides this, at the next start too" if first else ""
         self.outcome = refusal or before
         self.query_one("#refusal", Label).update(self.outcome or self._hint)
         self._list()
@@ -170,9 +170,9 @@ class ChangeSettings(Finder[None]):
 
 
 class PressKey(Dialog[str]):
-    """Asks for a key by having it pressed. None if it was cancelled.
+    """Asks the user to press a key. The result is None if it was cancelled.
 
-    While it is open, keys that act everywhere do not, so that they can be chosen.
+    While it is open, global keys do nothing, so that they can be chosen.
 
     Args:
         what: the key's action.

@@ -1,4 +1,5 @@
-"""Preferences: the settings of the interface that a user changes. They count at once, and stay."""
+"""Preferences: the settings of the interface that a user changes. They apply at once, and are
+stored."""
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ class Preference:
         table, name: the setting, as the configuration file has it.
         section: its group.
         label: its name, for people.
-        meaning: more of it; empty where the label says all.
+        meaning: an explanation; empty if the label suffices.
         value: as text.
-        shown: the value for people, where that is another text.
-        allowed: the range of values, where the value does not show it.
+        shown: the value for people, if it is another text.
+        allowed: the range of values, if the value does not show it.
         choices: its values, if they are a few texts.
     """
 
@@ -91,7 +92,7 @@ class Preferences:
         for name in self._keys:
             if name not in names:
                 raise SettingsError(
-                    f"keys.{name} is no key; allowed are {', '.join(sorted(names))}"
+                    f"keys.{name} is not a key; allowed are {', '.join(sorted(names))}"
                 )
         app.set_keymap(self._keys)
         deck.pump.frugal = settings.cadence == "frugal"
@@ -127,8 +128,8 @@ class Preferences:
         return found
 
     def change(self, table: str, name: str, text: str) -> str:
-        """Change one to the value of a text; returns why that cannot be, which is empty if it
-        can."""
+        """Change a preference to the value of a text; returns why that is refused, or an empty
+        text."""
         try:
             value = self._apply(table, name, text)
             self._own.file.state(table, name, value)
@@ -137,7 +138,8 @@ class Preferences:
         return ""
 
     def reset(self, table: str, name: str) -> str:
-        """Have one as it is without a change here; returns why that cannot be."""
+        """Remove the change of a preference made here; returns why that is refused, or an empty
+        text."""
         base = self._own.base
         plain: Mapping[str, object] = {
             "theme": base.theme or NAMES[0],
@@ -215,7 +217,7 @@ class Preferences:
                     name=name,
                     section="Targets",
                     label=label,
-                    meaning="a reply counts as good below it",
+                    meaning="replies with less are good",
                     value=f"{float(value):g}",
                     shown=duration(float(value) / 1000),
                     allowed="a number of ms",
@@ -242,7 +244,7 @@ class Preferences:
             name="bell",
             section="Alerts",
             label="Bell",
-            meaning="that of the terminal rings with each alert",
+            meaning="the terminal's bell rings with each alert",
             value="on" if rules.bell else OFF,
             choices=("on", OFF),
         )

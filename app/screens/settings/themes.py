@@ -52,8 +52,8 @@ NAMES = (
     *sorted(BUILTIN_THEMES.keys() - SHORT.values()),
 )
 
-# How much of the foreground is at most in the shades that code, fields and chosen rows stand on, as
-# the style sheets have it.
+# The largest share of the foreground colour in the backgrounds of code, fields and chosen rows, as
+# in the style sheets.
 SHADE = 0.12
 _PLAIN = ("foreground", "footer-foreground", "footer-description-foreground")
 _MUTED = ("text-muted", "text-disabled", "foreground-muted", "foreground-disabled")
@@ -76,9 +76,9 @@ def find_theme(name: str | None) -> str:
 
 
 def readable(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a theme, with every colour of text moved until it can be read on all that
-    text stands on. Themes are made for looks: 20 of Textual's 21 that have colours of their own
-    have text below WCAG's 4.5:1.
+    """The variables of a theme, with every text colour adjusted until it is legible on every
+    background of text. Without this, 20 of Textual's 21 themes with their own colours have text
+    below WCAG's 4.5:1.
     """
     changed = dict(variables)
     if "ansi" in variables["background"]:
@@ -87,8 +87,8 @@ def readable(variables: Mapping[str, str]) -> dict[str, str]:
     least = 1.02 * float(variables.get("least-contrast", MIN_CONTRAST))
     background = Color.parse(variables["background"])
     fore = legible(Color.parse(variables["foreground"]), background, least)
-    # Code, fields and dialogs are on shades. Text that can be read on the one nearest to the text
-    # can be read on all.
+    # Code, fields and dialogs have shaded backgrounds. Text that is legible on the shade nearest to
+    # its own colour is legible on all.
     grounds = [background, Color.parse(variables["surface"])]
     for _ in range(2):  # a shade is blended from the foreground, which it moves
         shades = [ground.blend(fore, SHADE) for ground in grounds]

@@ -145,10 +145,10 @@ async def test_loading_is_given_up_and_the_model_before_comes_back(
         assert stage.engine.loads[-1].model == "scripted"
         stage.engine.ready()
         await stage.turn()
-        assert stage.toasts == ["Loading is given up; scripted comes back.", "scripted is ready."]
+        assert stage.toasts == ["Loading is cancelled; scripted comes back.", "scripted is ready."]
         stage.app.action_stop_loading()
         await stage.turn()
-        assert stage.toasts[-1] == "There is no loading to give up."
+        assert stage.toasts[-1] == "No model is being loaded."
 
 
 async def test_where_no_model_was_the_built_in_one_comes(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_the_model_that_is_there_is_loaded_again_quantized(tmp_path: Path)
     async with staged(tmp_path, REPLIES) as stage:
         assert list(widths(stage)) == WIDTHS
         assert widths(stage)["none (as stored)"].help == "Now: weights as they are stored"
-        assert widths(stage)["int8"].help == "Loads the model again; what runs ends first"
+        assert widths(stage)["int8"].help == "Loads the model again, after running requests"
         await stage.send("long")
         await stage.turn(3)
         widths(stage)["int8"].callback()

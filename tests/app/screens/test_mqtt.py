@@ -79,7 +79,7 @@ async def test_a_chat_over_mqtt_is_watched_while_it_grows(tmp_path: Path) -> Non
         await stage.finish()
         assert "400 tok · ttft" in stage.transcript
         await stage.press("ctrl+w")
-        assert stage.toasts == ["“@alice long” is watched no more."]
+        assert stage.toasts == ["“@alice long” is no longer watched."]
 
 
 async def test_the_next_turn_of_a_watched_chat_shows_when_it_comes(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_watching_says_nothing_and_leaves_without_a_trace(
         stage.deck.chat.prompt.area.load_text("")
         await stage.press("ctrl+w")
         assert titles(stage) == ["new chat"]
-        assert stage.toasts[-1] == "“@alice long” goes on; it is watched no more."
+        assert stage.toasts[-1] == "“@alice long” goes on; it is no longer watched."
         await stage.turn(1)
         view = next(iter(stage.deck.engine.views.values()))
         assert view.finish_reason is None
@@ -411,7 +411,9 @@ async def test_a_priority_that_cannot_be_is_refused(tmp_path: Path) -> None:
         stage.engine.abort(request_id)
         await stage.turn(1)
         await stage.press("minus")
-        assert stage.toasts[1] == "This request has ended; only what runs or waits has a priority."
+        assert (
+            stage.toasts[1] == "This request has ended; only running and waiting requests have one."
+        )
 
 
 async def test_priority_keys_are_text_in_the_prompt(tmp_path: Path) -> None:
@@ -475,7 +477,8 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
         for _ in range(3):
             await stage.turn()
         told = (
-            "MQTT: mqtt://broker.example:1883 is not there (connection refused); it is tried again."
+            "MQTT: mqtt://broker.example:1883 is unreachable (connection refused);"
+            " connecting again."
         )
         assert stage.toasts == [told]
         assert " tok/s     ✗ MQTT offline " in await stage.screen()
@@ -485,7 +488,7 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
         assert "MQTT offline" not in await stage.screen()
         stage.gateway.show(phase=LinkPhase.TAKEN_OVER, detail="session taken over")
         await stage.turn()
-        assert stage.toasts[2].startswith("MQTT: another program has taken the place of node 'gpu")
+        assert stage.toasts[2].startswith("MQTT: another program has taken over node 'gpu")
         assert stage.toasts[2].endswith("; f20 in the MQTT panel connects again.")
         assert " tok/s     ⇄ MQTT " in await stage.screen()
         stage.gateway.show(phase=LinkPhase.STOPPED)

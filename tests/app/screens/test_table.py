@@ -56,7 +56,7 @@ async def test_a_chat_without_a_request_has_nothing_to_steer(tmp_path: Path) -> 
     async with staged(tmp_path, size=(160, 48)) as stage:
         await stage.press("f2", "x", "plus")
         assert stage.toasts[-1] == (
-            "This chat has no request; only what runs or waits has a priority."
+            "This chat has no request; only running and waiting requests have one."
         )
 
 

@@ -198,7 +198,7 @@ async def test_what_nobody_looks_at_is_painted_more_rarely(tmp_path: Path) -> No
         ),
         (
             {"keys": {"app.qiut": "f9"}},
-            "keys.app.qiut is no key; allowed are app.help, app.palette, ",
+            "keys.app.qiut is not a key; allowed are app.help, app.palette, ",
         ),
     ],
 )

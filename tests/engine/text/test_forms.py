@@ -356,6 +356,6 @@ def test_a_template_that_tells_of_no_form_leaves_calls_as_text_and_says_so_once(
     with caplog.at_level(logging.WARNING):
         assert CallReader(Here(model.encoder), "model").openings() == ()
     (line,) = caplog.messages
-    assert line.startswith("model: tool calls stay text, but for replies that begin with one")
+    assert line.startswith("model: tool calls stay text, except in replies that begin with one")
     assert model.encoder.encode([QUESTION], None, {"tools": list(TOOLS)})
     assert model.read("<tool_call>{}") is None

@@ -51,7 +51,7 @@ async def test_how_an_edit_ends_is_told_until_it_has(tmp_path: Path, key: str) -
         await _say(stage, "one")
         stage.app.notify("Another thing.")
         await stage.press("ctrl+up", "e")
-        told = "enter sends it beside the old one; esc leaves it as it was."
+        told = "enter sends it as another branch; esc leaves it as it was."
         assert stage.toasts == ["Another thing.", told]
         await stage.press(key)
         assert stage.toasts == ["Another thing."]
@@ -91,7 +91,7 @@ async def test_a_chat_of_one_branch_says_so(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _say(stage, "one")
         await stage.press("alt+left")
-        assert stage.toasts == ["There is one branch only; editing and asking again make others."]
+        assert stage.toasts == ["There is only one branch; editing and regenerating make others."]
 
 
 async def test_no_branch_is_left_while_its_reply_is_made(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_no_branch_is_left_while_its_reply_is_made(tmp_path: Path) -> None
         await stage.send("long")
         await stage.turn(2)
         await stage.press("alt+left")
-        assert stage.toasts[-1] == "a reply is being made; stop it first"
+        assert stage.toasts[-1] == "a reply is being generated; stop it first"
         assert stage.sessions.current.chat.is_busy
 
 
@@ -125,7 +125,7 @@ async def test_what_another_program_says_in_the_chat_is_seen(tmp_path: Path) -> 
         engine.finish_all()
         theirs.poll()
         await stage.turn()
-        assert stage.toasts == ["Another program went on with this chat: this is 1/2."]
+        assert stage.toasts == ["Another program continued this chat: this is 1/2."]
         assert "  1/2\n" in stage.transcript
         await stage.press("alt+right")
         assert "x = 1" in stage.transcript
@@ -191,7 +191,7 @@ async def test_a_stopped_reply_is_gone_on_with(tmp_path: Path) -> None:
         assert "· 400 tok · ttft" in stage.transcript
         stage.deck.action_run("chat.resume")
         await stage.turn()
-        assert stage.toasts == ["this reply is complete; say what more it is to tell"]
+        assert stage.toasts == ["this reply is complete; send a message to ask for more"]
 
 
 async def test_after_a_restart_a_reply_is_gone_on_with(tmp_path: Path) -> None:
@@ -243,5 +243,5 @@ async def test_no_chat_is_forked_where_nothing_stands_or_more_comes(tmp_path: Pa
         await stage.turn()
         assert len(stage.sessions.sessions) == 1
         assert stage.toasts == [
-            "The reply is being made; fork here when it has ended, or mark one before it.",
+            "The reply is still running; fork here when it has ended, or mark an earlier one.",
         ]

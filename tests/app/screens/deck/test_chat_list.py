@@ -83,7 +83,7 @@ async def test_the_key_shows_goes_there_and_hides(tmp_path: Path) -> None:
         assert stage.deck.chat.prompt.area.has_focus
     async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
         await stage.press("ctrl+t")
-        assert stage.toasts == ["Chats stand at the side from 150 columns on; f3 finds them."]
+        assert stage.toasts == ["Chats are listed at the side from 150 columns on; f3 finds them."]
 
 
 async def test_what_another_program_does_is_seen(tmp_path: Path) -> None:

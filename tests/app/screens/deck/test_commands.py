@@ -57,7 +57,7 @@ async def test_a_command_has_its_key_and_says_what_the_key_says(tmp_path: Path) 
             "New chat": "f20",
             "Settings of the chat…": "f5",
             "Saved prompts…": "alt+p",
-            "Branch before": "alt+←",
+            "Previous branch": "alt+←",
             "Next branch": "alt+→",
             "Copy code": "y",
             "Copy message": "c",

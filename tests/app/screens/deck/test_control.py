@@ -75,7 +75,7 @@ async def test_without_a_model_there_is_no_policy_to_choose(tmp_path: Path) -> N
     async with staged(tmp_path, ready=False) as stage:
         await stage.press("f2", "p")
         assert stage.app.screen is stage.deck
-        assert stage.toasts == ["There is no model yet to schedule for."]
+        assert stage.toasts == ["No model is loaded yet, so there is no policy to choose."]
 
 
 async def test_the_system_prompt_is_pinned_and_let_go(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_undo_wherever_the_policy_is_chosen(tmp_path: Path) -> None:
             assert _knob(stage, "max_num_seqs") == 32, panel
             assert stage.toasts[-1] == "Undone: max_num_seqs 4→32."
             await stage.press("u")
-            assert stage.toasts[-1] == "No change of knobs is left to undo."
+            assert stage.toasts[-1] == "There is no knob change to undo."
 
 
 async def test_undo_takes_back_a_turn_and_not_a_press(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ async def test_the_palette_steers(tmp_path: Path) -> None:
             return found[title].help
 
         for title, start, end, name in (
-            ("Pause or resume", "All stand still", "Paused now: all go on", "paused"),
+            ("Pause or resume", "All requests stand still", "Paused now: all continue", "paused"),
             (
-                *("Drain or stop draining", "Admit nothing new", "Draining now: admit again"),
+                *("Drain or stop draining", "Admit no new requests", "Draining now: admit again"),
                 "draining",
             ),
         ):

@@ -121,7 +121,7 @@ async def test_regenerate_asks_again_and_shows_the_new_reply_only(tmp_path: Path
     async with staged(tmp_path, REPLIES) as stage:
         stage.deck.action_run("chat.regenerate")
         await stage.settle()
-        assert stage.toasts == ["there is no reply yet to make anew"]
+        assert stage.toasts == ["there is no reply yet to regenerate"]
         await stage.send("one")
         await stage.finish()
         old = stage.sessions.current.chat.messages[1]
@@ -179,7 +179,7 @@ async def test_a_message_during_a_reply_is_refused_and_not_lost(tmp_path: Path) 
         await stage.turn(2)
         await stage.send("two")
         assert stage.prompt == "two"
-        assert stage.toasts == ["a reply is being made; stop it first"]
+        assert stage.toasts == ["a reply is being generated; stop it first"]
 
 
 async def test_what_is_sent_while_the_model_loads_waits_and_says_so(tmp_path: Path) -> None:

@@ -157,8 +157,8 @@ async def test_attachments_are_taken_away_by_backspace_and_by_a_click(tmp_path: 
         await stage.screen()
         await stage.pilot.click(stage.deck.chat.prompt.chips, offset=(4, 0))
         assert [one.name for one in stage.deck.chat.composer.attachments] == ["b"]
-        stage.deck.action_run("take-attachment-away")
-        stage.deck.action_run("take-attachment-away")
+        stage.deck.action_run("remove-attachment")
+        stage.deck.action_run("remove-attachment")
         await stage.turn()
         assert stage.toasts == ["Nothing is attached to this message."]
 
@@ -176,9 +176,9 @@ async def test_a_file_is_attached_by_its_path(tmp_path: Path) -> None:
 
 
 NO_TEXT: list[tuple[bytes | None, str]] = [
-    (b"\x89PNG\r\n", "{path} (6 bytes) is no text: byte 0 is not of UTF-8"),
-    (b"a\0b", "{path} (3 bytes) is no text: byte 1 is not of UTF-8"),
-    (b" \n", "{path} is empty; a text file can be attached"),
+    (b"\x89PNG\r\n", "{path} (6 bytes) is not text: byte 0 is not of UTF-8"),
+    (b"a\0b", "{path} (3 bytes) is not text: byte 1 is not of UTF-8"),
+    (b" \n", "{path} is empty; only text files can be attached"),
     (None, "{path} is no file; a text file can be attached"),
     (b"x" * (MAX_BYTES + 1), "{path} has 4,194,305 bytes; at most 4,194,304 can be attached"),
 ]
@@ -245,7 +245,7 @@ async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
                 await write("a")
                 await write("b")
             stage.deck.drafts.keep()
-            assert stage.toasts == ["What is written here is not saved: locked"] * told
+            assert stage.toasts == ["This draft is not saved: locked"] * told
             assert stage.store.drafts.of(stage.sessions.current.key).text == "ab" * told
 
 

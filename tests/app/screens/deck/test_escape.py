@@ -92,7 +92,9 @@ async def test_the_reply_of_a_closed_chat_goes_on_and_is_kept(tmp_path: Path) ->
         await _streaming(stage)
         key = stage.sessions.current.key
         await stage.press("ctrl+w")
-        assert stage.toasts == ["Closed “long”; its reply goes on, f12 undoes, f3 finds it again."]
+        assert stage.toasts == [
+            "Closed “long”; its reply continues, f12 undoes, f3 finds it again."
+        ]
         assert stage.sessions.current.title == "new chat"
         assert not stage.store.conversations(open_only=True)
         await stage.turn(2)
@@ -143,7 +145,9 @@ async def test_who_quits_is_told_of_the_replies_that_end(tmp_path: Path) -> None
         open_one = stage.sessions.current.key
         await stage.app.action_quit()
         await stage.app.workers.wait_for_complete()
-        assert stage.toasts[-1] == "Stopping 2 replies; what has come is kept. Ending the engine…"
+        assert (
+            stage.toasts[-1] == "Stopping 2 replies; their text so far is kept. Ending the engine…"
+        )
         for key in (closed, open_one):
             reply = stage.store.messages(key)[1]
             assert reply.finish_reason is FinishReason.ABORT

@@ -43,7 +43,7 @@ async def test_all_chats_go_into_one_file(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         stage.deck.action_run("export-all-chats")
         await stage.turn()
-        assert stage.toasts == ["Nothing was said yet that could be copied."]
+        assert stage.toasts == ["This chat has no message to copy yet."]
         for text in ("one", "two"):
             await stage.press("ctrl+n")
             await stage.send(text)
@@ -63,17 +63,17 @@ async def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _import(stage, "a.json")
         assert (
-            "a.json: it is no file of chats: it is other JSON than `tui export` writes"
+            "a.json: it is not a file of chats: it is not JSON written by `tui export`"
             in stage.toasts[-1]
         )
         await _import(stage, "b.json")
-        assert "b.json: it is no file of chats: it is no UTF-8 text" in stage.toasts[-1]
+        assert "b.json: it is not a file of chats: it is not UTF-8 text" in stage.toasts[-1]
         await _import(stage, "c.json")
-        assert stage.toasts[-1] == "c.json is no file; chats are imported from JSON."
+        assert stage.toasts[-1] == "c.json is not a file; chats are imported from JSON."
         await _import(stage, "~nobody-of-that-name/c.json")
         assert (
             stage.toasts[-1]
-            == "~nobody-of-that-name/c.json is no file; chats are imported from JSON."
+            == "~nobody-of-that-name/c.json is not a file; chats are imported from JSON."
         )
 
 

@@ -133,7 +133,7 @@ async def test_the_field_that_is_written_in_says_what_it_means_and_so_does_help(
         await stage.press("down")
         assert SAMPLING_SPECS["top_k"].meaning in await stage.screen()
         await stage.press("f1")
-        assert "seed  where the randomness comes from" in await stage.screen()
+        assert "seed  start value of the random numbers" in await stage.screen()
         await stage.press("f1", "up", "up")
         assert stage.app.focused is dialog.fields["enable_thinking"]
         assert "whether the model thinks before it answers" in await stage.screen()
@@ -145,7 +145,7 @@ async def test_up_and_down_go_between_the_system_prompt_and_the_fields(tmp_path:
         dialog.system.load_text("one\ntwo")
         await stage.press("up", "up")
         assert stage.app.focused is dialog.system
-        assert "what the model is told before all messages" in await stage.screen()
+        assert "what the model reads before all messages" in await stage.screen()
         await stage.press("down", "down")
         assert stage.app.focused is dialog.system
         await stage.press("down")

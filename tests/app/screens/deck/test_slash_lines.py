@@ -70,10 +70,13 @@ async def test_settings_are_changed_by_a_line(tmp_path: Path) -> None:
 WRONG = [
     ("/temperature hot", "temperature is 'hot'; it must be a number from 0 to 100"),
     ("/thinking maybe", "thinking is 'maybe'; it must be on or off"),
-    ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-"),
-    ("/tempo 1", "/tempo is no command and no saved prompt; close to it are /temperature"),
-    ("/import /none", "/none is no file; chats are imported from JSON."),
-    ("/new-chat now", "/new-chat takes nothing after it."),
+    ("/exprt", "/exprt is neither a command nor a saved prompt; close to it are /export-"),
+    (
+        "/tempo 1",
+        "/tempo is neither a command nor a saved prompt; close to it are /temperature",
+    ),
+    ("/import /none", "/none is not a file; chats are imported from JSON."),
+    ("/new-chat now", "/new-chat takes no text after it."),
     ("/attach /none", "/none is no file; a text file can be attached"),
     ("/model", "/model needs a name, a folder, a file or a hub id."),
     ("/save", "A prompt cannot be called '': a name has up to 40 letters"),
@@ -99,7 +102,7 @@ async def test_the_line_is_back_where_a_file_is_none_of_chats(tmp_path: Path) ->
         await say(stage, f"/import {tmp_path}/a.json")
         await stage.turn()
         (toast,) = stage.toasts
-        assert "it is no file of chats" in toast
+        assert "it is not a file of chats" in toast
         assert stage.prompt == f"/import {tmp_path}/a.json"
 
 
@@ -126,7 +129,7 @@ async def test_enter_takes_another_that_is_gone_to(tmp_path: Path) -> None:
         await stage.press(*"/export-chat-as-", "down", "enter")
         await stage.turn()
         assert stage.prompt == ""
-        assert stage.toasts == ["Nothing was said yet that could be copied."]
+        assert stage.toasts == ["This chat has no message to copy yet."]
 
 
 async def test_a_path_is_completed_until_it_is_a_file(

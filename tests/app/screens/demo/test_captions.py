@@ -37,7 +37,7 @@ def test_whoever_was_preempted_is_said_to_be_back() -> None:
     )
     clock.advance(READ_SECONDS)
     captions.look([record(2, admitted=("8", "7"), decode_rows=1, prefill_rows=0)])
-    assert captions.text == "Chat 7 is back in the batch, where it had stopped."
+    assert captions.text == "Chat 7 is back in the batch and continues where it stopped."
 
 
 def test_a_step_of_several_prompts_is_told_as_one_step() -> None:

@@ -61,7 +61,7 @@ async def test_the_crowd_chats_and_captions_say_what_is_seen(
         assert line(await stage.screen()) == WAITING
         await hold(stage, clock, 4 * ENTER_SECONDS)
         assert len(stage.sessions.sessions) == 4
-        shared = "16 of 28 prompt tokens were cached: chats share what is alike."
+        shared = "16 of 28 prompt tokens were cached: chats share equal beginnings."
         assert line(await stage.screen()) == shared
 
 

@@ -96,7 +96,7 @@ async def test_where_nothing_fits_it_says_so(tmp_path: Path) -> None:
         await stage.press("enter", "f8", "f7", "tab")
         assert isinstance(stage.app.screen, FindChat)
         assert await look(stage, "model:none") == []
-        assert "No chat fits." in await stage.screen()
+        assert "No chat matches." in await stage.screen()
         assert await look(stage, "after:soon") == []
         assert "after is 'soon'; it must be a day such as 2026-11-01." in await stage.screen()
         assert await look(stage, "??") == []

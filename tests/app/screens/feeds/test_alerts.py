@@ -92,7 +92,7 @@ def test_a_broker_that_is_away_for_long_is_told() -> None:
     assert watch.look(None, readings(BrokerState.OFFLINE, 1.0)) == []
     assert watch.look(None, readings(BrokerState.CONNECTING, 1.0)) == []
     (alert,) = watch.look(None, readings(BrokerState.OFFLINE, 8.0))
-    assert alert.text == "MQTT broker away: 8.00s, limit 5.00s"
+    assert alert.text == "MQTT broker unreachable: 8.00s, limit 5.00s"
     assert watch.look(None, None) == []
 
 

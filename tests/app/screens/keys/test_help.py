@@ -56,8 +56,8 @@ async def test_its_sentences_tell_keys_as_they_are_now(tmp_path: Path) -> None:
         await stage.press("f13")
         assert "f18 closes" in await stage.screen()
         notes = str(stage.app.screen.query_one(Static).content).splitlines()[-4:]
-        assert notes[0].startswith("f13 tells first of where one is")
-        assert notes[1].endswith("f14 leaves it, f15 comes back.")
+        assert notes[0].startswith("f13 shows first the keys of the focused place")
+        assert notes[1].endswith("f14 leaves it, f15 returns.")
         assert notes[2].endswith("f16 copies a selection.")
         assert "the settings (f17)" in notes[3]
 
@@ -66,10 +66,10 @@ async def test_what_a_key_does_keeps_to_its_column(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(160, 100)) as stage:
         await stage.press("f1")
         lines = (await stage.screen()).splitlines()
-        at, line = next((at, line) for at, line in enumerate(lines) if "Take back that" in line)
-        column = line.index("Take back that")
+        at, line = next((at, line) for at, line in enumerate(lines) if "Undo closing" in line)
+        column = line.index("Undo closing")
         assert line.index("chat.undo") == column + 28
-        assert lines[at + 1][column:].startswith(("closed", "was closed"))
+        assert lines[at + 1][column:].startswith(("deleting", "or deleting"))
         for name in ("chat.copy_selection", "app.suspend"):
             assert next(line for line in lines if name in line).index(name) == column + 28
 
@@ -131,7 +131,7 @@ async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press("ctrl+p", "f1")
         assert (await headings(stage))[0] == "Command palette"
-        assert "letters  find a command by its name" in await stage.screen()
+        assert "letters  find a command by letters of its name" in await stage.screen()
         await stage.press("escape")
         assert isinstance(stage.app.screen, CommandPalette)
 
@@ -144,7 +144,7 @@ async def test_it_says_what_the_words_of_each_panel_mean(tmp_path: Path) -> None
             ("3", ("waste",)),
             ("4", ("TTFT", "TPOT", "ITL", "p99", "good", "preempt")),
             ("5", ("CPU", "RAM", "RSS", "lag")),
-            ("8", ("live", "no token", "untold")),
+            ("8", ("live", "no token", "unacked")),
         ):
             await stage.press(panel, "f1")
             assert isinstance(stage.app.screen, HelpScreen)

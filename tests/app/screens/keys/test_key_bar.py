@@ -87,7 +87,7 @@ async def test_among_messages_the_keys_of_the_marked_one_are_shown(tmp_path: Pat
         await stage.press("escape", "ctrl+r")
         await stage.finish()
         await stage.press("ctrl+up")
-        await stage.bar("[ Branch before  ] Next branch")
+        await stage.bar("[ Previous branch  ] Next branch")
 
 
 async def test_another_reply_is_offered_only_where_one_can_be_asked_for(tmp_path: Path) -> None:

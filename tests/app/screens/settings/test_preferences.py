@@ -69,10 +69,10 @@ async def test_a_key_is_called_by_what_it_does_and_shown_as_everywhere(tmp_path:
         await find(stage, "chat.branch_next")
         shown = await stage.screen()
         (row,) = (row for row in shown.splitlines() if "alt+→" in row)
-        assert "The next branch, at n/m" in row
+        assert "Show the next branch (n/m)" in row
         assert "alt+→, ]" in row
         assert "chat.branch_next" not in row
-        assert "The next branch, at n/m · keys.chat.branch_next" in shown
+        assert "Show the next branch (n/m) · keys.chat.branch_next" in shown
 
 
 async def test_its_list_is_paged_and_gone_through_to_both_ends(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_each_key_is_told_by_what_it_alone_does_in_its_place(tmp_path: Pat
         assert [what for what, times in told.items() if times > 1] == []
         labels = {row.name: row.label for row in rows}
         assert labels["kv.down"] == "Block below"
-        assert labels["view.mode"] == "Between chat and engine"
+        assert labels["view.mode"] == "Switch between chat and engine"
         assert labels["transcript.copy_code"].startswith("Copy a block of code")
 
 
@@ -214,7 +214,11 @@ TAKEN = [
         "ctrl+w",
         "chat.new: ctrl+w is that of chat.close (close the chat; it is kept)",
     ),
-    ("chat.new", "f1", "chat.new: f1 is that of app.help (every key, first of where you are)"),
+    (
+        "chat.new",
+        "f1",
+        "chat.new: f1 is that of app.help (all keys, those of the present place first)",
+    ),
     ("app.quit", "q", "app.quit: q could not be typed any more"),
     ("app.quit", "full_stop", "app.quit: full_stop could not be typed any more"),
     ("app.quit", "slash", "app.quit: slash could not be typed any more"),
