@@ -181,7 +181,7 @@ def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
         return f"a message must be an object with exactly one of {', '.join(VERBS)}", None
     name = str(place[0])
     if name not in _PARTS:
-        return f"{name} is no part of a message; allowed are {', '.join(_PARTS)}", name
+        return f"{name} is not part of a message; allowed are {', '.join(_PARTS)}", name
     shown = str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
     if len(place) > 1:
         knob = str(place[1])

@@ -28,7 +28,7 @@ def next_version() -> int:
 
 
 class Waker:
-    """Has a gateway's loop poll the engine's output, at most once for each poll.
+    """Makes a gateway's loop poll the engine's output. Calls before the poll are merged into one.
 
     Args:
         poll: called on the loop.

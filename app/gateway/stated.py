@@ -76,7 +76,7 @@ def _written(arguments: object) -> object:
 
 
 NO_ARGUMENTS = "{}"
-CALLED_WITH = "a JSON object, as text or as it is"
+CALLED_WITH = "a JSON object, or the text of one"
 CalledWith = Annotated[
     LongText,
     BeforeValidator(_written),

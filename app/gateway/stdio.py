@@ -235,8 +235,8 @@ class StdioGateway:
 
 
 def _lines(source: Source) -> Iterator[bytes]:
-    """Lines without their ends, each as soon as it is there. A line that is too long is cut, and
-    the mark with which editors begin a text in UTF-8 is none of it.
+    """Lines without their ends, each as soon as it is there. A line that is too long is cut, and a
+    byte order mark at the start of the input is dropped.
     """
     line, mark = bytearray(), BOM_UTF8
     while chunk := source.read(_CHUNK):

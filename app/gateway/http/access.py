@@ -70,9 +70,9 @@ def _digest(key: str) -> bytes:
 
 class Pages:
     """Without keys, a browser on this machine is admitted merely by where it runs, and so is every
-    page that it has open. So its requests must come from our own page: the name in `Host` must be
-    ours, because a foreign name may be made to resolve to this server (DNS rebinding), and `Origin`
-    must be the same. A foreign page cannot state a key.
+    page that it has open. So a page's requests are accepted only from our own page: the name in
+    `Host` must be ours, because a foreign name may be made to resolve to this server (DNS
+    rebinding), and `Origin` must be the same. A foreign page cannot state a key.
 
     An address, or a name without a dot, cannot be made to resolve elsewhere: browsers use an
     address as it is, and no name server of the internet answers for the other.

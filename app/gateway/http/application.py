@@ -77,7 +77,7 @@ async def _fault_response(request: Request, error: Exception) -> Response:
     """Starlette's own refusals, in the form of our errors."""
     assert isinstance(error, HTTPException)
     code = error.status_code if error.status_code in TYPES else 404
-    text = f"{request.method} {request.url.path!r} is nothing that is served here"
+    text = f"{request.method} {request.url.path!r} is not served here"
     fault = Fault(code, text, reason="no such address")
     response = refusal(fault, error_body(fault))
     response.status_code = error.status_code

@@ -42,7 +42,7 @@ async def read_body(request: Request, check_size: Callable[[int], None]) -> byte
                 check_size(size)
                 pieces.append(piece)
     except TimeoutError:
-        text = f"the request did not come within {BODY_SECONDS:g} s"
+        text = f"the request did not arrive within {BODY_SECONDS:g} s"
         raise Fault(408, text, reason="slow request") from None
     return b"".join(pieces)
 

@@ -36,7 +36,7 @@ HEAD_SECONDS = 30.0
 HEAD_BYTES = 65_536
 # Requests that wait on a connection until the previous one is answered.
 PIPELINED = 16
-# One in so many connections is reserved for requests with a key, and for `/health`.
+# One of this many connections is reserved for requests with a key, and for `/health`.
 KEPT_PART = 16
 # Connections accepted in one turn of the loop.
 AT_ONCE = 32
@@ -262,7 +262,7 @@ class Connection(HttpToolsProtocol):
                     head, self._declined = self._declined, b""
                     self.parser.feed_data(head)
         except httptools.HttpParserError:
-            fault = Fault(400, "what came is no request of HTTP", reason="no HTTP")
+            fault = Fault(400, "the input is not an HTTP request", reason="no HTTP")
             self._connections.refused(self, fault)
             self.send_400_response(fault.message)
 
@@ -363,8 +363,8 @@ async def _open(accepted: socket.socket, one: Connection, tls: ssl.SSLContext | 
 async def _unchunked(
     cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Have a request of HTTP/1.0 answered, which knows no chunks: an answer whose length is not
-    known ends with its connection.
+    """Answer a request of HTTP/1.0, which has no chunked encoding: an answer of unknown length ends
+    with its connection.
     """
 
     async def answer(message: Any) -> None:

@@ -92,8 +92,8 @@ class Exchange:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a task waits for news. Other readers collect for themselves, when they are
-        ready."""
+        """Whether a task waits in `news`. If none does, the next call of `news` collects the output
+        itself."""
         return self._waiter is not None
 
     def cancel(self, fault: Fault | None = None) -> None:

@@ -62,7 +62,7 @@ class Exchanges:
 
     @contextmanager
     def run(self, user: str, submissions: Sequence[Submission]) -> Iterator[Exchange]:
-        """Have the engine answer a request. Leaving the context aborts unfinished replies."""
+        """Submit a request to the engine. Leaving the context aborts unfinished replies."""
         exchange = Exchange(
             user, tuple(submissions), self._clock(), self._client.abort, self._began
         )
@@ -85,7 +85,7 @@ class Exchanges:
                 self._quotas.ended(user)
             self._tally.ended()
             if not exchange.started:
-                # It may be as long as requests may be, and has no output to show.
+                # Such a request may be very large, and has no output to show, so it is not kept.
                 for submission in submissions:
                     self._kept.pop(submission.request_id, None)
             self._ended(exchange)

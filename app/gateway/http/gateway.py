@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 
 VIEW_SECONDS = 0.25
 LOOK_SECONDS = 1.0
-# Seconds between keep-alive lines, which show a waiting client that it is not forgotten, and us
-# that it is there.
+# Seconds between keep-alive lines. They show a waiting client that its request is still served, and
+# show us that the client is still connected.
 NUDGE_SECONDS = 10.0
 # Timeout for the last events of a stream.
 FAREWELL_SECONDS = 5.0
@@ -57,7 +57,7 @@ MOST_CONNECTIONS = 8192
 # Descriptors for other things than client connections: the store, the log, the model's files.
 DESCRIPTORS_LEFT = 256
 
-ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
+ENDING = Fault(503, "the server is shutting down; ask again", reason="draining")
 
 
 class HttpGateway(ThreadedGateway):
@@ -268,7 +268,7 @@ class HttpGateway(ThreadedGateway):
         while True:
             self._view = self._look()
             if time.monotonic() >= look_at:
-                # Each snapshot is built anew, which takes some milliseconds.
+                # Building a snapshot takes some milliseconds.
                 look_at = time.monotonic() + LOOK_SECONDS
                 self._look_at_engine()
             else:

@@ -35,14 +35,14 @@ _EVENTS = (
 # A line that clients skip, and that shows whether they are still connected.
 WAITING = b": waiting\n\n"
 
-# Lists the places of a schema that are not followed, as far as a header has room.
+# Lists the parts of a schema that are not followed, as many as fit into a header.
 _LOOSENED = "x-batchdeck-loosened"
 _MOST_PLACES = 20
 _LONGEST_PLACE = 200
 _STRUCTURE = re.compile(r"^structure(?:\.\w+)?")
 
-# Log-probabilities that the replies to one request may have, each alternative one of them: of
-# 75 bytes in an answer and twice that in memory. One reply may have those of its whole context.
+# Most log-probabilities in the replies to one request, alternatives included. Each takes 75 bytes
+# in an answer and twice that in memory. A single reply may have those of its whole context.
 MAX_ALTERNATIVES = 1 << 20
 
 
@@ -152,8 +152,8 @@ class Generation(Endpoint, Generic[T]):
 
 
 def noted(asked: Payload) -> dict[str, str]:
-    """The headers with what of a request has no effect: fields that are not known, and places of
-    the form that are not followed; empty if all of it has one.
+    """Headers that list the parts of a request without effect: unknown fields, and parts of its
+    schema that are not followed. Empty if every part has an effect.
     """
     return asked.ignored_header | _loosened(asked.form)
 
@@ -167,7 +167,7 @@ def _loosened(wanted: Wanted | None) -> dict[str, str]:
 
 @contextmanager
 def _naming(asked: Payload) -> Iterator[None]:
-    """Make an error name the field of the request as that states it.
+    """Make errors name a field as the request does, and not as the engine does.
 
     Raises:
         Fault: each error of the context.
@@ -284,7 +284,7 @@ async def _read(exchange: Exchange, form: Form) -> None:
 async def _stream(
     exchange: Exchange, form: Form, headers: dict[str, str], send: Send, asked: Payload
 ) -> None:
-    """Tell replies as they come.
+    """Stream the replies as they come.
 
     Raises:
         Fault: a reply was refused before anything was sent.

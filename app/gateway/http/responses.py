@@ -347,7 +347,7 @@ class OneResponse(Endpoint):
         name = request.path_params["name"]
         response = self._memory.get(user, name)
         if response is None:
-            text = f"{name!r} is none of your last responses that were stored"
+            text = f"{name!r} is not one of your last stored responses"
             raise Fault(404, text, reason="response not found")
         if request.method != "DELETE":
             return JSONResponse(response.payload)

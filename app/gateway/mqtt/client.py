@@ -110,7 +110,7 @@ class AskClient:
         except ValueError as error:
             raise AskError(str(error)) from None
         except (KeyError, OSError):  # for example a container whose user has no name
-            raise AskError(f"nobody knows who asks; write {address.scheme}://USER@HOST") from None
+            raise AskError(f"there is no user name; write {address.scheme}://USER@HOST") from None
         self._notice = notice
         self._topics = Topics(settings.pool, settings.node)
         self._cards: dict[str, NodeCard] = {}
@@ -266,7 +266,7 @@ class AskClient:
                 asking.send_at = asyncio.get_running_loop().time()
         else:
             # Nodes do not know of each other: under one id their attempts look the same.
-            self._notice(f"{serving.node} has taken over; asking anew")
+            self._notice(f"{serving.node} has taken over; asking again")
             asking.node = serving.node
             self._begin_anew(asking)
 
@@ -283,7 +283,7 @@ class AskClient:
         """
         now, error = asyncio.get_running_loop().time(), reply.error
         if error.code == CANCELLED and self._is_back(asking):
-            self._notice("the request was cancelled as the connection was lost; asking anew")
+            self._notice("the request was cancelled as the connection was lost; asking again")
             self._begin_anew(asking)
             return
         if reply.retry_after_ms is not None:
@@ -330,7 +330,7 @@ class AskClient:
             elif self._topics.is_status(message.topic):
                 self._hear_node(message)
         except ValueError:
-            log.warning("what came on %s is no message of version 1", ascii(message.topic))
+            log.warning("a message on %s is not of protocol version 1", ascii(message.topic))
 
     def _hear_node(self, message: Inbound) -> None:
         """Store a node's card.

@@ -334,7 +334,9 @@ def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
     if entry.ended_at is None:
         return None
     # The process that ran it died before it could journal an ending.
-    error = entry.error or ErrorInfo("engine_error", "the journal does not say how this ended")
+    error = entry.error or ErrorInfo(
+        "engine_error", "the journal does not say how this request ended"
+    )
     return error_reply(caller, Fault.of(error), entry.attempt).encode()
 
 
@@ -348,7 +350,7 @@ def without_text(ending: bytes, size: int, most: int | None) -> bytes:
     """
     reply = parse_reply(ending)
     assert isinstance(reply, (Final, ErrorReply))
-    text = f"the reply is made, and takes {size} bytes; the broker passes on at most {most}"
+    text = f"the reply is complete and takes {size} bytes; the broker forwards at most {most}"
     return ErrorReply(
         request_id=reply.request_id,
         attempt=reply.attempt,

@@ -217,7 +217,7 @@ class Exchanges:
 
     def _close(self, exchange: Exchange) -> None:
         del self._open[exchange.key]
-        # Its transcript is kept, which has none.
+        # Its transcript is kept without unsent output.
         exchange.logprobs, exchange.prompt_logprobs = [], []
         self._quotas.ended(exchange.caller.user)
         self.num_waiting -= not exchange.started

@@ -45,7 +45,7 @@ FAREWELL_SECONDS = 5.0
 # Waiting for the store's lock blocks the loop; failed writes are retried.
 BUSY_SECONDS = 1.0
 
-ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
+ENDING = Fault(503, "the server is shutting down; ask again", reason="draining")
 
 
 class MqttGateway(ThreadedGateway):

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 CANCELLED = Fault(499, "its owner cancelled this request", reason="cancelled")
 RETRY_SECONDS = 1.0
-# The largest believable lag of a client's clock behind ours.
+# The largest plausible lag of a client's clock behind ours.
 _MAX_TRANSIT = 3600.0
 
 

@@ -41,13 +41,13 @@ class Node:
     Attributes:
         boot_id: identifies this start of the program.
         queue_limit: the engine's knob of this name, as of the last `look`.
-        closing: whether the server is about to end.
+        closing: whether the server is shutting down.
         elder: the node that serves the pool while this one stands by; empty if this one serves.
         first_attempt: the number of a request's first attempt on this node. It is 1, unless another
             node may have served the pool before. Then it is the time in milliseconds since the
-            epoch, which is above all attempts of other nodes. So no two nodes end the same attempt,
-            though each has its own journal. Nodes of one name share one card, and so must share one
-            journal.
+            epoch, which is greater than the attempts of all other nodes. So no two nodes end the
+            same attempt, though each has its own journal. Nodes of one name share one card, and so
+            must share one journal.
     """
 
     def __init__(

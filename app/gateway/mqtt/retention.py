@@ -61,7 +61,7 @@ class Retention:
             log.error("%s", error)
         if forgotten:
             log.info(
-                "forgot %d conversations that nobody has gone on with for %g days",
+                "forgot %d conversations that were not continued for %g days",
                 forgotten,
                 self._days,
             )

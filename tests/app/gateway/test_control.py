@@ -99,7 +99,7 @@ BAD: dict[str, tuple[object, str, str | None]] = {
     "long": ({"show": True, "who": "x" * 101}, "it must be text of 1 to 100", "who"),
     "escape": ({"show": True, "who": "\x1b[2J"}, "who is '\\x1b[2J'; it must be", "who"),
     "half": ({"show": True, "who": "\ud800"}, "who is '\\ud800'; it must be", "who"),
-    "knob": ({"set": {"\ud800": 1}}, "is no knob; allowed are policy, order,", "\ud800"),
+    "knob": ({"set": {"\ud800": 1}}, "is not a knob; allowed are policy, order,", "\ud800"),
     "range": ({"set": {"max_num_seqs": 99}}, "max_num_seqs is 99; it must be from", "max_num_seqs"),
     "nan": ({"set": {"ageing": float("nan")}}, "ageing is nan; it must be from", "ageing"),
     "type": ({"set": {"paused": 1}}, "paused is 1; it must be one of true, false", "paused"),

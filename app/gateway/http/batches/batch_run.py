@@ -44,7 +44,7 @@ _EXPIRED = (
 )
 _FULL = (
     "storage_exceeded",
-    "This request was not executed, for the files of its owner have as many bytes as they may.",
+    "This request was not executed: its owner's files have reached their size limit.",
 )
 
 
@@ -110,7 +110,8 @@ class BatchRun:
 
     @asynccontextmanager
     async def _until_cancelled(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """Stop the block at a cancellation, or after so many seconds."""
+        """Cancel the body of the context at a cancellation of the batch, or after so many
+        seconds."""
         try:
             async with asyncio.timeout(0.0 if self._is_cancelled else seconds) as self._until:
                 yield
@@ -182,8 +183,8 @@ class BatchRun:
         await self._write()
 
     async def _answered(self, line: Line) -> Answered:
-        """Answer a line, with retries while the fault is not the line's. It starts with a slot, and
-        has released it at the end."""
+        """Answer a line, with retries while the fault is not the line's. The caller has taken a
+        slot, which is released at the end."""
         num_steps = 0
         while True:
             try:

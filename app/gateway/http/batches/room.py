@@ -32,7 +32,7 @@ _WAITS = (RequestState.WAITING, RequestState.PREEMPTED)
 # The causes of waiting that end when a request ends.
 _PLACE = (Cause.SLOT, Cause.BLOCKS)
 
-# The fault reason of a request that was ended in favour of another one.
+# The fault reason of a batch request that was ended in favour of another request.
 GAVE_WAY = "gave way"
 
 
@@ -116,7 +116,7 @@ class Room:
         tokens, which lose the least work."""
         began = sorted((one for one in self._exchanges if one.started), key=_num_tokens)
         for exchange in (*(one for one in self._exchanges if not one.started), *began[:count]):
-            exchange.cancel(Fault(503, "another request needs its place", reason=GAVE_WAY))
+            exchange.cancel(Fault(503, "another request needs its slot", reason=GAVE_WAY))
 
     def _has_room(self) -> bool:
         exchanges = self._exchanges

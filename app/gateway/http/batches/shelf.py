@@ -64,7 +64,7 @@ class Shelf:
         return await asyncio.wrap_future(self._thread.submit(self._do, call))
 
     def tell(self, call: Callable[[Store], object]) -> None:
-        """Have a call made later, even if the caller is cancelled; errors are logged."""
+        """Make a call later, even if the caller is cancelled; errors are logged."""
 
         def noted() -> None:
             try:
@@ -160,7 +160,7 @@ class Sweep:
                 while await self._shelf.ask(_sweep):
                     await asyncio.sleep(PAUSE_SECONDS)
             except Fault as fault:
-                log.error("files that nobody needs are kept: %s", fault.message)
+                log.error("unneeded files could not be removed: %s", fault.message)
             await pause(self._poked, LOOK_SECONDS)
 
 

@@ -112,7 +112,7 @@ class Upload(Endpoint):
                         await self._shelf.ask(partial(_add, self._shelf, user, number, lines))
                         await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
-            raise Fault(408, "the file did not come in time", reason="slow request") from None
+            raise Fault(408, "the file did not arrive in time", reason="slow request") from None
         reader.end()
 
 

@@ -43,28 +43,28 @@ _CAPACITY = (
 
 # vLLM's counters, and our own engine counters, by names of `Counts.totals`.
 _COUNTERS = {
-    "prompt_tokens": "Prompt tokens of admitted requests, cached ones among them.",
-    "generation_tokens": "Tokens that requests got.",
+    "prompt_tokens": "Prompt tokens of admitted requests, including cached ones.",
+    "generation_tokens": "Output tokens of requests.",
     "prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache.",
     "prefix_cache_hits": "Prompt tokens that were found in the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens of admitted requests that were cached.",
     "num_preemptions": "Preemptions of running requests.",
 }
 _OWN_COUNTERS = {
-    "requests": "Requests that reached the engine, refused ones among them.",
+    "requests": "Requests that reached the engine, including refused ones.",
     "requests_refused": "Requests that the engine refused.",
-    "steps": "Steps, failed ones among them.",
+    "steps": "Steps, including failed ones.",
     "failed_steps": "Steps that raised.",
-    "prefill_tokens": "Prompt tokens computed, again after a preemption too.",
+    "prefill_tokens": "Prompt tokens computed, including recomputation after preemptions.",
     "decode_tokens": "Output tokens computed on.",
-    "padding_tokens": "Prompt tokens that a padded batch would compute for nothing.",
+    "padding_tokens": "Prompt tokens that a padded batch would compute in vain.",
     "bubble_tokens": "Tokens that such a batch would compute for members that have ended.",
     "step_flops": "Floating-point operations of steps, from the model's shape.",
     "step_bytes": "Bytes moved to and from memory in steps, from the model's shape.",
     "swaps": "Preemptions whose victims were swapped out to host memory.",
     "swapped_out_blocks": "Blocks copied to host memory.",
     "swapped_in_blocks": "Blocks copied back from host memory.",
-    "evictions": "Cached blocks that were forgotten for others.",
+    "evictions": "Cached blocks that were evicted.",
 }
 _HISTOGRAMS = {
     "time_to_first_token_seconds": "From arrival to the first token.",
@@ -76,8 +76,8 @@ _HISTOGRAMS = {
     "request_prefill_time_seconds": "From when a request is first scheduled to its first token.",
     "request_decode_time_seconds": "From a request's first token to its last.",
     "request_prompt_tokens": "Tokens of a request's prompt.",
-    "request_generation_tokens": "Tokens that a request got.",
-    "request_max_num_generation_tokens": "Tokens that a request got, each reply by itself.",
+    "request_generation_tokens": "Output tokens of a request.",
+    "request_max_num_generation_tokens": "Output tokens of a reply.",
     "request_prefill_kv_computed_tokens": "Tokens of a request's prompt that were not cached.",
     "iteration_tokens_total": "Tokens computed in a step.",
 }
@@ -120,7 +120,7 @@ class Exposition(Collector):
             yield self._counter(OWN + name, help_text, name)
         yield self._phases()
         missed = CounterMetricFamily(
-            f"{OWN}missed", "Records and samples that were gone unread.", labels=("kind",)
+            f"{OWN}missed", "Records and samples that were lost unread.", labels=("kind",)
         )
         for kind, number in self._watch.missed.items():
             missed.add_metric((kind,), number)
@@ -145,7 +145,7 @@ class Exposition(Collector):
             yield family
         family = GaugeMetricFamily(
             f"{self._prefix}num_requests_waiting_by_reason",
-            "Requests that wait for room, and those that wait for something else.",
+            "Waiting requests, by whether they wait for capacity.",
             labels=(*_LABELS, "reason"),
         )
         if snapshot is not None:
@@ -190,7 +190,7 @@ class Exposition(Collector):
     def _endings(self) -> Metric:
         family = CounterMetricFamily(
             f"{self._prefix}request_success",
-            "Requests that ended, by why they did.",
+            "Requests that ended, by finish reason.",
             labels=(*_LABELS, "finished_reason"),
         )
         for labels, counts in self._counts():
@@ -239,7 +239,9 @@ def _cache_config(snapshot: Snapshot) -> dict[str, str]:
 
 def _of_engine(snapshot: Snapshot | None) -> Iterator[Metric]:
     """Current values that have no name in vLLM."""
-    build = GaugeMetricFamily(f"{OWN}build_info", "Which program this is.", labels=("version",))
+    build = GaugeMetricFamily(
+        f"{OWN}build_info", "Name and version of this program.", labels=("version",)
+    )
     build.add_metric((version("batchdeck") or "unknown",), 1)
     yield build
     if snapshot is None:
@@ -385,7 +387,7 @@ def _of_gpus(driver: Driver) -> Iterator[Metric]:
         for name, help_text in (
             ("memory_used_bytes", "Memory of a GPU that is used, by others too."),
             ("memory_total_bytes", "Memory of a GPU."),
-            ("utilization_ratio", "Share of time in which a GPU was busy, as its driver tells."),
+            ("utilization_ratio", "Share of time in which a GPU was busy, as its driver reports."),
         )
     )
     for part in (part for gpu in driver.gpus for part in driver.instances(gpu) or [gpu]):

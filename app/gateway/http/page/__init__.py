@@ -3,10 +3,10 @@
 The engine's state is a stream of events at `/live`. A `LiveFeed` reads the engine four times a
 second, as long as there are listeners. Each reading is a `Frame`, whose texts are made once for all
 listeners: one for operators, and one without names, titles and texts of users. A listener gets the
-newest frame when it has taken the one before, with the steps that it has not got yet, so that a
-slow reader misses frames and, as far as 512 go back, no steps. Where there are no keys, `Visitors`
-admits the server's own page only: by `Host`, since a name may resolve to this server, and by
-`Origin`.
+newest frame when it has taken the one before, and with it all steps since that one. So a slow
+listener misses frames, but no steps as long as it is at most 512 steps behind. Without keys,
+`Visitors` admits only the server's own page. It checks `Host`, because a foreign name may resolve
+to this server, and `Origin`.
 
 The page is one HTML file, a style sheet and modules, with no build and no library. `page.js` has
 the key, the stream (read by `fetch`, because the browser's own event source sends no key) and the

@@ -7,7 +7,7 @@ const FLASH_MS = 400;
 const STATES = "surpcf"; // Of a block, as engine/api/block_map.py has them, the busiest first.
 const STATE_NAMES = { s: "shared", u: "used", r: "reserved", p: "pinned", c: "cached", f: "free" };
 
-/** Each block of the KV cache, or as many to a cell as there must be. */
+/** The blocks of the KV cache; a cell shows one block, or several if they do not all fit. */
 export class BlockMap {
   constructor(deck) {
     this.deck = deck;
@@ -43,7 +43,7 @@ export class BlockMap {
     for (const [first, count, state, holders, counts] of blocks.segments) {
       const owner = holders.length ? holders[0] : -1;
       let at = first;
-      // Of a segment with several states it is known how many are of each, and not which.
+      // For a segment with several states only the count of each is known, not which blocks.
       const runs = counts.length ? counts.map((many, place) => [place, many]) : [[STATES.indexOf(state), count]];
       for (const [place, many] of runs) {
         const whose = place < 3 ? owner : -1;
@@ -51,7 +51,7 @@ export class BlockMap {
           if (this.states[at] === place && this.owners[at] === whose) continue;
           this.states[at] = place;
           this.owners[at] = whose;
-          // What is given is to be seen; what is let go loses its colour, and that is enough.
+          // An allocation is animated; a released block just loses its colour.
           if (flashes && place < 3) this.flashes.set(Math.floor(at / this.per), now);
         }
       }
@@ -61,7 +61,7 @@ export class BlockMap {
     this.show();
   }
 
-  /** Lay the cells out: as large as lets all blocks have one. */
+  /** Lay the cells out, as large as possible with a cell for each block. */
   fit() {
     const panel = this.canvas.node.parentElement;
     const style = getComputedStyle(panel);
@@ -106,7 +106,7 @@ export class BlockMap {
     this.show();
   }
 
-  /** Bring out the request that holds a cell. */
+  /** Highlight the request that holds a cell. */
   choose(cell) {
     if (cell === null) return;
     const owner = this.owners[this.busiest(cell)];
@@ -154,7 +154,7 @@ export class BlockMap {
     this.canvas.redraw();
   }
 
-  /** Have all cells painted anew with the next frame. */
+  /** Repaint all cells with the next frame. */
   repaint() {
     this.isStale = true;
     this.canvas.redraw();
@@ -165,7 +165,7 @@ export class BlockMap {
     if (this.isStale || this.base.width !== c.canvas.width || this.base.height !== c.canvas.height) this.paint(width);
     c.clearRect(0, 0, width, height);
     c.drawImage(this.base, 0, 0, width, height);
-    // What is given lights up for a moment. Only such cells are drawn with each frame.
+    // Newly allocated cells light up for a moment. Only these are drawn with each frame.
     c.fillStyle = Canvas.colours.flash;
     const { size, columns } = this;
     const side = size - (size > 4 ? 1 : 0);
@@ -187,7 +187,7 @@ export class BlockMap {
     return this.flashes.size > 0;
   }
 
-  /** All cells as they stand, once for the frames until they change. */
+  /** Draw all cells once, for all frames until they change. */
   paint(width) {
     this.isStale = false;
     this.base.width = this.canvas.node.width;

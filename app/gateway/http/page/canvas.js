@@ -4,7 +4,7 @@ import { find } from "/page/dom.js";
 
 export const OWNERS = 6; // Colours of requests, which the style sheet has.
 
-/** A canvas as sharp as the screen is, and the colours of the style sheet. */
+/** A canvas at the screen's resolution, with the colours of the style sheet. */
 export class Canvas {
   static colours = {};
 
@@ -28,7 +28,7 @@ export class Canvas {
     this.redraw();
   }
 
-  /** Draw with the next frame of the screen, once. */
+  /** Draw once, with the screen's next frame. */
   redraw() {
     if (this.asked) return;
     this.asked = true;

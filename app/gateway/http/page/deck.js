@@ -1,4 +1,4 @@
-// Deck: the dashboard. It shows the frames of /live; whatever others wrote is text.
+// Deck: the dashboard. It shows the frames of /live; everything written by users is set as text.
 
 import { BlockMap } from "/page/block_map.js";
 import { Canvas } from "/page/canvas.js";
@@ -13,14 +13,14 @@ const RATE_MS = 10000;
 const PAUSE_MS = 2000; // After one, the rate is that of what came since.
 const AXIS = { low: 0.001, high: 100 };
 
-/** What of a model our kernels do not compute, as the terminal says it: 2 ops off kernels. */
+/** The number of a model's operations that our kernels do not compute, as in the terminal: 2 ops off kernels. */
 function offKernels(model) {
   if (model.off_kernels) return "off kernels";
   const operations = sum(model.off_path, (one) => one.count);
   return operations ? `${counted(operations, "op")} off kernels` : "";
 }
 
-/** The same with what it costs and why. */
+/** The same with the cost and the reason. */
 function whyOffKernels(model) {
   if (model.off_kernels) return `It runs module by module: ${model.off_kernels}.`;
   return model.off_path
@@ -33,7 +33,7 @@ function whyOffKernels(model) {
 
 export class Deck {
   /**
-   * @param turn sends a control message; returns how the knobs stand, or throws what is wrong.
+   * @param turn sends a control message; returns the state of the knobs, or throws the refusal.
    */
   constructor(turn) {
     Canvas.readColours();
@@ -68,7 +68,7 @@ export class Deck {
     this.hello = hello;
     this.table.head(hello.operator);
     this.panel.greet(hello);
-    // The knobs and the last steps come again with the next frame.
+    // The next frame has the knobs and the last steps again.
     this.epoch = null;
   }
 
@@ -227,7 +227,7 @@ export class Deck {
   }
 }
 
-/** Where a time stands on the axis, in percent. */
+/** The place of a time on the axis, in percent. */
 function place(seconds) {
   if (seconds == null) return 0;
   const share = Math.log(seconds / AXIS.low) / Math.log(AXIS.high / AXIS.low);

@@ -1,6 +1,6 @@
 // Numbers as widgets/figures.py has them, so that page and terminal show equal figures.
 
-/** With so many decimals; as in Python, a number halfway between two goes to the even one. */
+/** A number with so many decimals, rounded half to even as in Python. */
 function fixed(number, digits) {
   const scale = 10 ** digits;
   const low = Math.floor(number * scale);

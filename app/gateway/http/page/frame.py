@@ -30,7 +30,7 @@ class Frame:
     """One moment as all viewers see it. Each text is encoded once, at its first use.
 
     Args:
-        epoch: grows when another model is loaded, because step numbers begin anew then.
+        epoch: grows when another model is loaded, because step numbers then restart.
         last_step: the newest step that has a record.
         knobs_version: grows when a knob is changed or gets another effective value.
     """

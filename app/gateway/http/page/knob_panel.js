@@ -3,7 +3,7 @@
 import { find, make, put } from "/page/dom.js";
 import { compact, duration, percent } from "/page/figures.js";
 
-/** The knobs: how they stand, who turned them, and what that did. */
+/** The knobs: their state, who changed them, and the effect. */
 export class KnobPanel {
   constructor(deck, turn) {
     this.deck = deck;
@@ -19,7 +19,7 @@ export class KnobPanel {
     this.rows.clear();
     find("knob-list").replaceChildren();
     find("undo").hidden = !this.may;
-    put(find("knobs-sum"), this.may ? "a change acts from the next step on" : "to be seen; a key with operator = true may turn them");
+    put(find("knobs-sum"), this.may ? "a change acts from the next step on" : "read only; a key with operator = true may change them");
   }
 
   async send(message) {
@@ -119,7 +119,7 @@ export class KnobPanel {
     const lines = [...history].reverse().map((change) => {
       const line = make("li");
       line.append(make("span", "when", `step ${change.step} `), this.words(change.changed));
-      const by = [change.undoes ? "taken back" : "", change.who ? `by ${change.who}` : ""].filter(Boolean).join(" ");
+      const by = [change.undoes ? "undone" : "", change.who ? `by ${change.who}` : ""].filter(Boolean).join(" ");
       if (by) line.append(make("span", "when", ` ${by}`));
       return line;
     });

@@ -75,9 +75,9 @@ class Visitors:
         if visitor.is_operator:
             return visitor.user
         if self._access.is_open:
-            text = "without keys, knobs are turned from this machine only"
+            text = "without keys, knobs can be changed from this machine only"
         else:
-            text = f"user {visitor.user!r} may not turn knobs; a key with operator = true may"
+            text = f"user {visitor.user!r} may not change knobs; a key with operator = true may"
         raise Fault(403, text, reason="no operator")
 
 

@@ -65,7 +65,7 @@ class LiveFeed:
             Fault: there is none; 429 if the caller's own pages take them.
         """
         if self._closed:
-            raise Fault(503, "the server is about to end", reason="draining")
+            raise Fault(503, "the server is shutting down", reason="draining")
         number, own = self._places.total(), self._places[who]
         if own >= MAX_OF_ONE:
             text = f"{own} pages of {who!r} are open; at most {MAX_OF_ONE} may be"
@@ -170,7 +170,7 @@ class LiveFeed:
 
 
 def _is_other(seen: Snapshot | None, snapshot: Snapshot | None) -> bool:
-    """Whether step numbers began anew."""
+    """Whether step numbers restarted."""
     if seen is None or snapshot is None:
         return seen is not snapshot
     return snapshot.step < seen.step or snapshot.model != seen.model

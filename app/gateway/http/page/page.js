@@ -10,7 +10,7 @@ const TITLE = 40;
 const LAST_PAUSE_MS = 10_000;
 const SAVE_MS = 1000;
 
-/** What a server says is wrong. */
+/** A refusal by the server. */
 class Refusal extends Error {
   constructor(status, message) {
     super(message);
@@ -18,13 +18,13 @@ class Refusal extends Error {
   }
 }
 
-// --- The key, and what is asked with it.
+// --- The key, and requests with it.
 
 const keys = {
   get: () => sessionStorage.getItem(KEY),
   waiting: null,
 
-  /** Have somebody enter a key. Who asks meanwhile waits for the same one. */
+  /** Ask the user for a key. Calls made meanwhile wait for the same one. */
   enter(why) {
     const stated = keys.get();
     keys.waiting ??= new Promise((entered) => {
@@ -40,7 +40,7 @@ const keys = {
         keys.waiting = null;
         entered();
       };
-      // Without a key there is nothing else to be done here.
+      // Without a key, nothing else on this page works.
       dialog.oncancel = (event) => event.preventDefault();
       dialog.showModal();
     });
@@ -48,7 +48,7 @@ const keys = {
   },
 };
 
-/** Ask the server; where a key is missing or wrong, once more with another one. */
+/** Send a request; if the key is missing or wrong, ask for one and send it again. */
 async function ask(path, options = {}) {
   for (;;) {
     const key = keys.get();
@@ -59,7 +59,7 @@ async function ask(path, options = {}) {
     const payload = await answer.json().catch(() => null);
     const message = payload?.error?.message ?? `the server answered ${answer.status}`;
     if (answer.status !== 401) throw new Refusal(answer.status, message);
-    // Another request may have brought a better key meanwhile.
+    // Another request may have got a valid key meanwhile.
     if (keys.get() === key) await keys.enter(message);
   }
 }
@@ -112,7 +112,7 @@ function showNotice(text) {
 async function watch() {
   let pause = 500;
   for (;;) {
-    // Nobody looks at a page that is hidden, and so the engine need not be looked at for it.
+    // A hidden page needs no live data, so the engine need not be polled for it.
     if (document.hidden) await new Promise((shown) => document.addEventListener("visibilitychange", shown, { once: true }));
     const ending = new AbortController();
     const hide = () => document.hidden && ending.abort();
@@ -151,7 +151,7 @@ async function watch() {
 
 // --- Chats.
 
-/** One chat: what is kept of it, and the reply that it is getting. */
+/** One chat: its stored part, and its running reply. */
 class Chat {
   constructor(kept) {
     this.id = kept.id;
@@ -169,7 +169,7 @@ class Chat {
     return new Chat({ id, born: Date.now(), messages: [], settings: { system: "", temperature: "", most: "", thinking: true } });
   }
 
-  /** The chats of this browser, the oldest first. What cannot be read is left as it is. */
+  /** The chats of this browser, oldest first. Unreadable ones are skipped. */
   static all() {
     const found = [];
     for (let at = 0; at < localStorage.length; at++) {
@@ -197,11 +197,11 @@ class Chat {
     try {
       localStorage.setItem(CHAT + id, JSON.stringify({ id, born, messages, settings }));
     } catch {
-      showNotice("This browser has no more room for chats; delete some to have new ones kept.");
+      showNotice("This browser has no more space for chats; delete some to keep new ones.");
     }
   }
 
-  /** What is asked of the server. What got no reply is no part of it: roles take turns. */
+  /** The messages to send. Questions without a reply are left out, because roles must alternate. */
   request() {
     const { system, temperature, most, thinking } = this.settings;
     const turns = [];
@@ -221,7 +221,7 @@ class Chat {
     return asked;
   }
 
-  /** Ask the last question; what comes of it is the last message. */
+  /** Send the last question; its reply becomes the last message. */
   async answer() {
     const asked = this.request();
     const reply = { role: "assistant", content: "", thinking: "", stats: null, error: "" };
@@ -271,12 +271,12 @@ class Chat {
   }
 }
 
-/** The number that a text is. Any other text the server refuses, and says why. */
+/** A text as a number; other texts are sent unchanged, and the server refuses them with a reason. */
 function numeric(text) {
   return Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-/** Times of a reply, in seconds as this browser saw them: tokens come to it several at once. */
+/** Times of a reply in seconds, as seen by this browser, which gets several tokens at once. */
 function stats(began, first, last, usage) {
   return {
     first: (first - began) / 1000,
@@ -299,7 +299,7 @@ function statsText(reply) {
     parts.push(`first text here after ${duration(of.first)}`);
     if (of.output !== null) parts.push(`${of.output} tokens in ${duration(of.whole)}`, `prompt ${of.prompt}${of.cached ? `, ${of.cached} cached` : ""}`);
   }
-  if (reply.cut) parts.push("cut off at its limit");
+  if (reply.cut) parts.push("cut off at the token limit");
   if (reply.stopped) parts.push("stopped");
   return parts.join(" · ");
 }
@@ -333,7 +333,7 @@ class ChatView {
     }
   }
 
-  /** A chat in which nothing was said yet. */
+  /** Open an empty chat. */
   fresh() {
     const empty = this.chats.find((chat) => !chat.messages.length);
     if (empty) return empty;
@@ -359,7 +359,7 @@ class ChatView {
   }
 
   remove() {
-    if (!window.confirm(`Delete the chat “${this.chat.title}”? It is nowhere else.`)) return;
+    if (!window.confirm(`Delete the chat “${this.chat.title}”? It exists only in this browser.`)) return;
     this.chat.stop();
     localStorage.removeItem(CHAT + this.chat.id);
     this.chats = this.chats.filter((chat) => chat !== this.chat);
@@ -400,7 +400,7 @@ class ChatView {
     }
   }
 
-  /** More of a reply has come: shown with the next frame of the screen. */
+  /** More of a reply has come; it is shown with the screen's next frame. */
   streamed(chat) {
     if (chat !== this.chat || this.asked) return;
     this.asked = true;
@@ -465,7 +465,7 @@ class ChatView {
       if (thought.textContent.length !== message.thinking.length) thought.textContent = message.thinking;
     }
     if (parts.shown !== message.content || parts.wasRunning !== isRunning) {
-      // Code is set apart once the reply is whole: its fences come in pieces.
+      // Code is separated once the reply is complete, because its fences come in pieces.
       if (isRunning) parts.text.textContent = message.content;
       else parts.text.replaceChildren(...blocks(message.content));
       parts.shown = message.content;
@@ -479,7 +479,7 @@ class ChatView {
   }
 }
 
-/** A text in pieces: what stands between fences is code. */
+/** Split a text at its fences: the pieces between two fences are code. */
 function blocks(text) {
   return text.split(/^```[^\n]*\n?/m).flatMap((piece, place, all) => {
     if (place % 2) return [make("pre", "", piece.replace(/\n$/, ""))];
@@ -489,7 +489,7 @@ function blocks(text) {
   });
 }
 
-// --- Which part is on view, where there is not room for both.
+// --- Which part is on view, if both do not fit.
 
 function show(name) {
   document.body.dataset.view = name;

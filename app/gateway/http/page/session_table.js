@@ -7,7 +7,7 @@ import { compact, duration } from "/page/figures.js";
 // As on the screen of the terminal.
 const ENDINGS = { stop: "done", length: "cut off", abort: "stopped", error: "failed" };
 
-/** The requests, a row for each, which stays the same row as long as frames have the request. */
+/** The requests, a row for each. A request keeps its row as long as frames have it. */
 export class SessionTable {
   static columns = [
     { name: "#", of: (view) => `${view.ordinal}` },
@@ -36,7 +36,7 @@ export class SessionTable {
 
   static state(view) {
     if (view.state === "finished") return ENDINGS[view.finish_reason] ?? "ended";
-    if (view.state === "waiting") return "waits";
+    if (view.state === "waiting") return "queued";
     if (view.state === "preempted") return "preempted";
     return view.prefilling ? "prefill" : "decode";
   }
@@ -68,7 +68,7 @@ export class SessionTable {
       const row = this.rows.get(view.ordinal) ?? this.add(view);
       this.fill(row, view, goodput);
       const place = before ? before.nextSibling : this.body.firstChild;
-      // Moving a row takes the focus off what is in it.
+      // Moving a row removes the focus from its elements.
       if (place !== row.node) this.body.insertBefore(row.node, place);
       before = row.node;
     }
@@ -88,7 +88,7 @@ export class SessionTable {
       if (place) return cell;
       const button = make("button", `own${view.ordinal % OWNERS}`);
       button.type = "button";
-      button.title = "Bring out its blocks";
+      button.title = "Highlight its blocks";
       button.addEventListener("click", () => this.deck.choose(this.deck.chosen === view.ordinal ? null : view.ordinal));
       cell.append(button);
       return button;

@@ -6,7 +6,7 @@ import { compact, counted, duration, sum } from "/page/figures.js";
 
 const SPANS = [1, 8, 64]; // Steps of a column.
 
-/** Steps that follow each other as one, with what they had on average. */
+/** Consecutive steps as one, with their averages. */
 function together(steps) {
   if (steps.length === 1) return { ...steps[0], first: steps[0].step };
   const mean = (name) => sum(steps, (step) => step[name]) / steps.length;
@@ -49,7 +49,7 @@ export class StepStrip {
     this.show();
   }
 
-  /** The columns that there is room for, the newest last. */
+  /** The columns that fit, newest last. */
   get shown() {
     const room = Math.max(1, Math.floor(this.canvas.width / this.column));
     const { steps } = this.deck;

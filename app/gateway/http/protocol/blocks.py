@@ -200,7 +200,7 @@ def conversation(said: Sequence[Said]) -> list[ChatMessage]:
     if said[-1].role == "assistant":
         check_goes_on(messages[-1], f"messages[{len(said) - 1}].content")
     else:
-        otherwise = ", or the assistant's to be gone on with"
+        otherwise = ", or the assistant's to continue"
         check_asking([one.role for one in said], ("user",), otherwise)
     return messages
 

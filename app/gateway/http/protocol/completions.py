@@ -47,7 +47,7 @@ class CompletionRequest(Generating):
         **sampling_allowed("text"),
         "prompt": f"text, a list of token ids, or a list of 1 to {MAX_CHOICES} of either",
         "echo": "true or false",
-        "max_tokens": f"{range_of('max_tokens')}, or 0 where the prompt is told",
+        "max_tokens": f"{range_of('max_tokens')}, or 0 where the prompt is echoed",
         "best_of": "an integer",
         "suffix": "text",
     }

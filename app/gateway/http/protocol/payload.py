@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     Attributes:
         structure: as the engine takes it.
         field: of the request, which states it.
-        left_out: places of its parts that cannot be followed.
+        left_out: places of the parts that cannot be followed.
     """
 
     structure: dict[str, Any]
@@ -84,7 +84,7 @@ class Payload(BaseModel):
         return None
 
     def own_name(self, param: str) -> str:
-        """The request's name of a sampling parameter, which the engine has by its own."""
+        """The request's name for the sampling parameter with this name in the engine."""
         return param
 
     @cached_property

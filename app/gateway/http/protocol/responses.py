@@ -193,7 +193,10 @@ class ResponsesRequest(Payload):
             at = asking([item.role for item in self.input])
             path = f"input[{at}]"
             what = self.input[at].role or self.input[at].type
-            text = "the last item must be the user's or what a function gave, but for the system's"
+            text = (
+                "the last item must be the user's or a function's result, apart from system"
+                " messages"
+            )
             raise InvalidRequestError(f"{path} is {what!r}; {text}", path)
         return messages
 

@@ -226,4 +226,4 @@ def _schema(payload: dict[str, Any] | str | None, path: str) -> Any:
     try:
         return json.loads(payload)
     except (ValueError, RecursionError):
-        raise InvalidRequestError(f"{path} is no JSON; it must be a JSON schema", path) from None
+        raise InvalidRequestError(f"{path} is not JSON; it must be a JSON schema", path) from None

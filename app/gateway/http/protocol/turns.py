@@ -186,7 +186,7 @@ def check_asking(roles: Sequence[str], allowed: Sequence[str], otherwise: str = 
     if roles[at] not in allowed:
         path = f"messages[{at}].role"
         whose = " or ".join(_WHOSE[role] for role in allowed) + otherwise
-        text = f"the last message must be {whose}, but for those of the system"
+        text = f"the last message must be {whose}, apart from system messages"
         raise InvalidRequestError(f"{path} is {roles[at]!r}; {text}", path)
 
 
@@ -207,7 +207,7 @@ def check_goes_on(reply: ChatMessage, path: str) -> None:
         InvalidRequestError: it is not a reply that can be continued.
     """
     if reply.tool_calls:
-        text = f"{path} has calls of tools; a message that is to be gone on with must have none"
+        text = f"{path} has tool calls; a message to continue must have none"
         raise InvalidRequestError(text, path)
 
 

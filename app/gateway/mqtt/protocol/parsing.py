@@ -114,7 +114,7 @@ def _check_fields(fields: dict[str, object], model: type[Wire], place: str = "")
 
 def _no_field(path: str, model: type[Wire]) -> Fault:
     names = ", ".join(model.model_fields)
-    return Fault(400, f"{path} is no field of a {_NOUNS[model]}; allowed are {names}", path)
+    return Fault(400, f"{path} is not a field of a {_NOUNS[model]}; allowed are {names}", path)
 
 
 def _fault(detail: ErrorDetails) -> Fault:

@@ -211,7 +211,7 @@ def _location(location: str, shown: str) -> tuple[str, int | None]:
 
 def _decode(text: str, shown: str) -> str:
     if re.search(r"%(?![0-9A-Fa-f]{2})", text):
-        raise AddressError(f"{shown} has a % that is none of %00 to %FF; write % itself as %25")
+        raise AddressError(f"{shown} has a % that is not one of %00 to %FF; write % itself as %25")
     try:
         decoded = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:

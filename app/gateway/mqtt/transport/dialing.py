@@ -44,7 +44,7 @@ def open_socket(address: BrokerAddress) -> Any:
 
 
 def acknowledge_now(sock: Any) -> None:
-    """Have the kernel send its acknowledgement at once.
+    """Make the kernel send its acknowledgement at once.
 
     Otherwise Linux waits up to 40 ms for data to send with it, and a broker without TCP_NODELAY,
     which is Mosquitto's default, sends its next packet only then. The option resets quickly, so
@@ -94,7 +94,7 @@ async def on_thread(function: Callable[[BrokerAddress], T], address: BrokerAddre
     except AddressError as error:
         raise LinkError(str(error)) from None
     except UnicodeError:
-        raise LinkError("the host is not known: it is no valid name") from None
+        raise LinkError("the host is not known: it is not a valid name") from None
     except OSError as error:
         raise unreachable(error) from None
 

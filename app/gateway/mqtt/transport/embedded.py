@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
-# Of a client that is away: for how long its session is kept, and how many messages are, as
-# Mosquitto keeps them.
+# How long the session of a disconnected client is kept, and how many messages for it, as in
+# Mosquitto.
 SESSION_SECONDS = 86_400
 MOST_QUEUED = 1000
 
@@ -255,9 +255,9 @@ class _Published(dict[str, Any]):
 
 
 def _keep_quality(broker: Broker) -> None:
-    """Have messages delivered with the quality of service that they were published with, if the
-    subscription has not a lower one. amqtt takes the subscription's, so that deltas of 0 were
-    acknowledged one by one, and kept for clients that were away.
+    """Deliver messages with the quality of service of their publication, or of the subscription if
+    that is lower. amqtt takes the subscription's, so that deltas of 0 were acknowledged one by one,
+    and kept for clients that were away.
     """
     deliver = broker._handle_message_delivery
     published: ContextVar[int | None] = ContextVar("published", default=None)

@@ -26,9 +26,7 @@ _CERTIFICATES = {
     "is not valid yet": (9, 11),
     "has expired": (10, 12),
     "is for another host than the address has": (62, 64),
-    "is signed by nobody we know; set ca_file to the certificate of who signed it": (
-        *(2, 18, 19, 20, 21),
-    ),
+    "is signed by an unknown authority; set ca_file to its certificate": (*(2, 18, 19, 20, 21),),
 }
 _ALERTS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS there; is mqtt:// or ws:// meant?",
@@ -101,7 +99,7 @@ def unreachable(error: OSError) -> LinkError:
     if isinstance(error, ConnectionRefusedError):
         return LinkError("no broker listens there")
     if isinstance(error, ConnectionResetError):
-        return LinkError("the broker, or what listens there, broke off the connection")
+        return LinkError("the broker, or another program at its address, closed the connection")
     if isinstance(error, TimeoutError):
         return LinkError("the broker does not answer")
     return LinkError(f"the broker cannot be reached: {error.strerror or error}")
@@ -128,7 +126,7 @@ def broken(
     # TLS 1.3 requests our certificate after the handshake. The end of the connection may overtake
     # the alert that it is missing.
     hint = "" if shows_certificate else "; it may ask for a client certificate (cert_file)"
-    return LinkError(f"the broker closed the connection without a word{hint}", Cause.UNANSWERED)
+    return LinkError(f"the broker closed the connection without a reason{hint}", Cause.UNANSWERED)
 
 
 def _tls(error: ssl.SSLError) -> str:

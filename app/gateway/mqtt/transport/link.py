@@ -36,8 +36,8 @@ CONGESTED_MESSAGES = 1000
 MAX_MESSAGES = 20_000
 # Most pending messages of one flow, so that others still fit.
 MAX_OF_FLOW = 2_000
-# After so many brief connections we suspect that another program has our identifier: without MQTT 5
-# a broker does not say so.
+# After this many brief connections we suspect that another program uses our identifier: without
+# MQTT 5 a broker does not say so.
 SUSPICIOUS_LOSSES = 3
 _TOPICS_KEPT = 1000
 

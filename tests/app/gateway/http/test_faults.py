@@ -235,7 +235,7 @@ def test_its_end_is_told_to_those_who_run() -> None:
             serving.engine.advance()
             serving.gateway.begin_stop(0.0)
             found = b""
-            while b"the server is about to end" not in found:
+            while b"the server is shutting down" not in found:
                 piece = line.recv(65536)
                 assert piece
                 found += piece
@@ -259,7 +259,7 @@ def test_a_path_that_is_none_is_told_as_an_error(serving: HttpServing) -> None:
     for method, path, status in (("GET", "/v2", 404), ("GET", PATH, 405)):
         answer = serving.http.request(method, path)
         assert answer.status_code == status
-        assert "is nothing that is served here" in answer.json()["error"]["message"]
+        assert "is not served here" in answer.json()["error"]["message"]
 
 
 def test_it_says_what_it_is(serving: HttpServing) -> None:

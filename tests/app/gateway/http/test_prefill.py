@@ -110,7 +110,7 @@ FUNCTION = {"type": "function", "function": {"name": "f"}}
         (
             "/v1/chat/completions",
             {"messages": [CHAT[0], CALLED], "continue_final_message": True},
-            "messages[1].tool_calls has calls of tools; a message that is to be gone on with must",
+            "messages[1].tool_calls has tool calls; a message to continue must have",
         ),
         (
             "/v1/chat/completions",
@@ -120,7 +120,7 @@ FUNCTION = {"type": "function", "function": {"name": "f"}}
         (
             "/v1/messages",
             {"messages": [CHAT[0], USED]},
-            "messages[1].content has calls of tools; a message that is to be gone on with must",
+            "messages[1].content has tool calls; a message to continue must have",
         ),
         (
             "/v1/messages",

@@ -313,7 +313,7 @@ def test_an_error_within_a_stream_is_an_event(
                 ]
             },
             "input[0]",
-            "is 'assistant'; the last item must be the user's or what a function gave",
+            "is 'assistant'; the last item must be the user's or a function's result",
         ),
         (
             {"input": [{"type": "function_call", "name": "f"}]},

@@ -70,7 +70,7 @@ def test_each_way_to_say_it_reaches_the_engine(
             "response_format.json_schema.schema",
             "is missing; it must be a JSON schema",
         ),
-        ({"guided_json": "{"}, "guided_json", "guided_json is no JSON"),
+        ({"guided_json": "{"}, "guided_json", "guided_json is not JSON"),
         (
             {"guided_regex": "a", "response_format": {"type": "json_object"}},
             "guided_regex",

@@ -242,7 +242,7 @@ async def test_another_server_that_takes_over_is_asked_anew(
         assert (await asking).text == "hello"
         assert len(set(ids(heir))) == 2
     assert asker.texts == ["old", "hel", "lo"]
-    assert asker.notices == ["box is offline", "box2 has taken over; asking anew"]
+    assert asker.notices == ["box is offline", "box2 has taken over; asking again"]
 
 
 async def test_at_the_timeout_the_request_is_cancelled(broker: Mosquitto, asker: Asker) -> None:
@@ -327,7 +327,7 @@ async def test_a_user_without_a_name_is_told_to_state_one(monkeypatch: pytest.Mo
         raise KeyError("getpwuid(): uid not found: 12345")
 
     monkeypatch.setattr(module.getpass, "getuser", unknown)
-    with pytest.raises(AskError, match=r"^nobody knows who asks; write mqtts://USER@HOST$"):
+    with pytest.raises(AskError, match=r"^there is no user name; write mqtts://USER@HOST$"):
         AskClient(MqttSettings(), BrokerAddress.parse("mqtts://127.0.0.1"), print)
 
 

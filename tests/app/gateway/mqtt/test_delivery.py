@@ -180,7 +180,7 @@ async def test_what_is_too_large_is_told_to_be(way: Way) -> None:
     assert told.packet_bytes <= way.max_packet
     assert (told.correlation, reply.attempt, reply.last_seq) == (b"c", 2, 7)
     assert (reply.error.code, reply.error.retryable) == (413, False)
-    assert "the broker passes on at most 400" in reply.error.message
+    assert "the broker forwards at most 400" in reply.error.message
     await way.answer(Outcome.TAKEN)
     assert len(delivery) == 0
 

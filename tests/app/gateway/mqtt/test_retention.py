@@ -80,7 +80,7 @@ async def test_only_what_nobody_goes_on_with_is_forgotten(
     assert store.messages("mqtt/lab/anna/old") == []
     assert len(store.messages("mqtt/lab/anna/young")) == 2
     assert caplog.messages == [
-        "forgot 1 conversations that nobody has gone on with for 30 days",
+        "forgot 1 conversations that were not continued for 30 days",
     ]
     assert store.journal.end("r", FinishReason.STOP)
     await sweep(store, 30)

@@ -147,8 +147,11 @@ def test_a_password_may_lie_in_a_file(config: Path, tmp_path: Path) -> None:
             'pool = "a/b"',
             "mqtt.pool is 'a/b'; it must be 1 to 128 printable characters without space, /, + and",
         ),
-        ("pol = 1", "mqtt.pol is no setting; allowed are url, password, password_file, ca_file"),
-        ("quota = { reqests = 1 }", "mqtt.quota.reqests is no setting; allowed are requests, per_"),
+        ("pol = 1", "mqtt.pol is not a setting; allowed are url, password, password_file, ca_file"),
+        (
+            "quota = { reqests = 1 }",
+            "mqtt.quota.reqests is not a setting; allowed are requests, per_",
+        ),
         (
             "users = { alice = { requests = 0 } }",
             "mqtt.users.alice.requests is 0; it should be greater than 0",

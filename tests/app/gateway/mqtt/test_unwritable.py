@@ -95,7 +95,7 @@ def test_a_full_disk_is_said_to_be_one(
             codes.append(alice.ends(str(n))[0].get("error", {}).get("code"))
             if codes[-1] is not None:
                 break
-        assert "there is no room for it" in caplog.text
+        assert "the disk is full" in caplog.text
         assert set(codes[:-1]) <= {None}
         served.gateway._store._db.read("PRAGMA max_page_count = 1000000")
         alice.ask("after")

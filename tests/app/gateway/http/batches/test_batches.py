@@ -403,17 +403,17 @@ def test_a_disk_that_is_full_makes_it_wait(
 
     def answer(self: Batches, *args: Any) -> int:
         if full[0]:
-            raise HinderedError("store.db: there is no room for it (disk full)")
+            raise HinderedError("store.db: the disk is full (disk full)")
         return keep(self, *args)
 
     monkeypatch.setattr(Batches, "answer", answer)
     with http_serving() as serving, serving.running():
         client = client_of(serving.url)
         batch = start(client, [line(name) for name in NAMES])
-        serving.until(lambda: "there is no room" in caplog.text)
+        serving.until(lambda: "the disk is full" in caplog.text)
         full[0] = False
         assert all_said(client, ended(serving, client, batch)) == ECHOED
-    assert caplog.text.count("there is no room") == 1
+    assert caplog.text.count("store.db: the disk is full") == 1
 
 
 def test_a_batch_whose_owner_may_store_no_more_ends_with_what_there_was_room_for() -> None:

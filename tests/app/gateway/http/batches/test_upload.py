@@ -269,7 +269,7 @@ def test_on_a_full_disk_nothing_is_stored_and_all_can_be_deleted(
             assert str(store_file.parent) not in message
         # Once, with the path, for who can do something about it.
         assert sum(str(store_file) in one for one in caplog.messages) == 1
-        assert "there is no room for it" in caplog.text
+        assert "the disk is full" in caplog.text
         answer = serving.http.delete(f"/v1/files/{name}", headers={"x-api-key": "a"})
         assert answer.status_code == 200
 

@@ -130,7 +130,7 @@ def test_knobs_are_turned_by_operators_only() -> None:
         assert turn({"show": True}, {})[0] == 401
         code, payload = turn({"set": {"max_num_seqs": 4}}, BOB)
         assert (code, payload["error"]["type"]) == (403, "permission_error")
-        assert "user 'bob' may not turn knobs" in payload["error"]["message"]
+        assert "user 'bob' may not change knobs" in payload["error"]["message"]
         code, payload = turn({"set": {"max_num_seqs": 4}}, ANN)
         assert (code, payload["knobs"]["max_num_seqs"]["effective"]) == (200, 4)
         assert payload["history"][-1]["who"] == "ann"
@@ -275,7 +275,7 @@ async def test_what_goes_wrong_ends_the_events_and_no_more(
     assert json.loads(await anext(again))["status"]["phase"] == "ready"
     feed.close()
     assert [event async for event in again] == []
-    with pytest.raises(Fault, match="the server is about to end"), feed.place("anybody", True):
+    with pytest.raises(Fault, match="the server is shutting down"), feed.place("anybody", True):
         pass
 
 

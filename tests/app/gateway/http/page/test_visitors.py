@@ -51,7 +51,7 @@ def test_without_keys_the_machine_itself_is_the_operator(
     if is_operator:
         assert visitors.operator(asked) == "anybody"
     else:
-        with pytest.raises(Fault, match="knobs are turned from this machine only") as refused:
+        with pytest.raises(Fault, match="knobs can be changed from this machine only") as refused:
             visitors.operator(asked)
         assert refused.value.code == 403
 

@@ -45,7 +45,7 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
     "nothing": (b"{}", "messages is missing; it must be a list of 1 to 1000", "messages"),
     "unknown": (
         body(temprature=1),
-        "temprature is no field of a request; allowed are v, request_id, session_id, model,",
+        "temprature is not a field of a request; allowed are v, request_id, session_id, model,",
         "temprature",
     ),
     "message": (
@@ -81,7 +81,7 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
     ),
     "field of a call": (
         calling([{"function": FUNCTION, "index": 0}]),
-        "messages.0.tool_calls.0.index is no field of a call; allowed are function, type, id",
+        "messages.0.tool_calls.0.index is not a field of a call; allowed are function, type, id",
         "messages.0.tool_calls.0.index",
     ),
     "tool's name": (
@@ -123,7 +123,7 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
     "all stops": (body(stop=[1] * 60_000), "stop is [1, 1, 1, 1, 1, 1, ...]; it must be", "stop"),
     "argument": (
         body(chat_template_kwargs={"chat_template": "x"}),
-        "chat_template_kwargs has 'chat_template', which is no argument of a chat template",
+        "chat_template_kwargs has 'chat_template', which cannot be an argument of a chat template",
         "chat_template_kwargs",
     ),
     "bias range": (

@@ -83,7 +83,7 @@ async def test_a_broker_with_an_unknown_or_anothers_certificate_is_not_talked_to
 ) -> None:
     unknown = BrokerAddress.parse(f"mqtts://localhost:{example.port}")
     async with party(unknown) as one:
-        await one.offline("the broker's certificate is signed by nobody we know; set ca_file")
+        await one.offline("the broker's certificate is signed by an unknown authority; set ca_file")
     another = BrokerAddress.parse(
         f"mqtts://127.0.0.1:{example.port}", ca_file=example.certificates / "ca.crt"
     )
@@ -99,7 +99,7 @@ async def test_what_is_not_there_is_told_in_words(
         "the host is not known": BrokerAddress.parse("mqtt://no-such-host.invalid"),
         "broke off the connection": BrokerAddress.parse(f"mqtts://127.0.0.1:{broker.port}"),
         "does not speak MQTT over websockets": BrokerAddress.parse(f"ws://127.0.0.1:{broker.port}"),
-        "closed the connection without a word": BrokerAddress.parse(
+        "closed the connection without a reason": BrokerAddress.parse(
             f"mqtt://127.0.0.1:{example.port}"
         ),
         "ca_file is": BrokerAddress.parse("mqtts://127.0.0.1", ca_file=tmp_path / "none"),
