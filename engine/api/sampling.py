@@ -107,7 +107,7 @@ class SamplingParams:
     )
     frequency_penalty: float = parameter(
         0.0,
-        "subtracted from a token's logit for each time that it is already in the reply",
+        "subtracted from a token's logit for each time that the reply has it",
         NumberRange(-2.0, 2.0),
     )
     logit_bias: tuple[tuple[int, float], ...] = parameter(
@@ -117,7 +117,7 @@ class SamplingParams:
     )
     logprobs: int | None = parameter(
         None,
-        "log-probability and rank of each token, and of this many of the likeliest",
+        "log-probability and rank of each token, and of the N likeliest",
         NumberRange(0, MAX_LOGPROBS),
         interfaces=("text",),
         names={"chat": "top_logprobs", "mqtt": "top_logprobs"},
