@@ -465,7 +465,7 @@ def _files(
         yield Finding("cache", str(cache))
     else:
         lack = (
-            "each start packs and checks the model anew, and models of package indices cannot be "
+            "each start packs and checks the model again, and models of package indices cannot be "
             f"downloaded: {cache} cannot be written; set XDG_CACHE_HOME to another place"
         )
         yield Finding("cache", f"{cache} (cannot be written)", lack, is_needed=False)

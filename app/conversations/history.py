@@ -317,7 +317,7 @@ class History(ShownBranch):
                 try:
                     return self._store.contexts.of(message.id)
                 except StoreError as error:
-                    log.error("the text before is rendered anew: %s", error)
+                    log.error("the earlier text is rendered again: %s", error)
                     return None
         return None
 

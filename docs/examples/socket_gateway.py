@@ -56,7 +56,7 @@ class _Chat(StreamRequestHandler):
         try:
             said = ChatMessage("user", line.decode().rstrip("\r\n"))
         except UnicodeDecodeError as error:
-            message = f"byte {error.start + 1} of the line is no UTF-8; the line must be UTF-8"
+            message = f"byte {error.start + 1} of the line is not UTF-8; the line must be UTF-8"
             return InvalidRequestError(message, "prompt").info()
         chat = (*self._messages, said)
         submission = Submission(messages=chat, context=self._context, origin=self._origin)

@@ -370,7 +370,7 @@ class _Fetch:
                 if _size(part) <= before:
                     raise self._refusal(
                         f"{link.url} broke off after {_size(part):,} bytes: {error}; the next try "
-                        "goes on from there"
+                        "resumes there"
                     ) from error
 
     def _receive_once(self, link: _Link, part: Path) -> None:

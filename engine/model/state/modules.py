@@ -85,7 +85,7 @@ class StateModules:
         for name in sorted(restarting):
             logger.warning(
                 "prompts of %s are computed token by token after their first chunk, because %s "
-                "starts anew with each chunk",
+                "restarts with each chunk",
                 self._model_name,
                 name,
             )

@@ -64,7 +64,7 @@ def test_a_connection_is_a_chat_of_its_own(engine: ScriptedEngine, serve: Serve)
 
 def test_a_refused_turn_is_told_of_and_left_out(engine: ScriptedEngine, serve: Serve) -> None:
     told = serve(b"\xff\n" + b"word " * 2000 + b"\none\n").splitlines()
-    assert told[0] == b"error: byte 1 of the line is no UTF-8; the line must be UTF-8"
+    assert told[0] == b"error: byte 1 of the line is not UTF-8; the line must be UTF-8"
     assert told[1].startswith(b"error: ")
     assert told[2:] == [b"1"]
     assert [message.content for message in engine.submissions[-1].messages] == ["one"]

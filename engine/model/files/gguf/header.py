@@ -65,7 +65,7 @@ class Texts:
         """The strings.
 
         Raises:
-            UnicodeDecodeError: one is no UTF-8.
+            UnicodeDecodeError: one is not UTF-8.
         """
         if self.lengths is None:
             return self.joined.decode().split("\0") if self.count else []
@@ -287,7 +287,7 @@ class _Reader:
         try:
             texts.read()
         except UnicodeDecodeError:
-            raise self._corrupt(f"{key} holds text that is no UTF-8") from None
+            raise self._corrupt(f"{key} holds text that is not UTF-8") from None
         return texts
 
     def _tensor(self) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int]:
@@ -361,7 +361,7 @@ class _Reader:
         try:
             return data.decode(errors="strict" if strict else "replace")
         except UnicodeDecodeError:
-            raise self._corrupt(f"{what} is no UTF-8: {data[:40]!r}") from None
+            raise self._corrupt(f"{what} is not UTF-8: {data[:40]!r}") from None
 
     def _number(self, kind: struct.Struct, what: str) -> int:
         self._expect(kind.size, what)

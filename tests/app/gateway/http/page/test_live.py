@@ -142,8 +142,8 @@ def test_knobs_are_turned_by_operators_only() -> None:
         )
         for message, text in (
             ({"set": {"max_num_seqs": 99}}, "max_num_seqs is 99; it must be from 1 to 32"),
-            ({"set": {"nonsense": 1}}, "nonsense is no knob"),
-            ({"turn": 1}, "turn is no part of a message"),
+            ({"set": {"nonsense": 1}}, "nonsense is not a knob"),
+            ({"turn": 1}, "turn is not part of a message"),
             ([], "a message must be an object"),
         ):
             code, payload = turn(message, ANN)

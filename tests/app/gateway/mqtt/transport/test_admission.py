@@ -97,7 +97,9 @@ async def test_what_is_not_there_is_told_in_words(
     addresses = {
         "no broker listens there": BrokerAddress.parse(f"mqtt://127.0.0.1:{free_port()}"),
         "the host is not known": BrokerAddress.parse("mqtt://no-such-host.invalid"),
-        "broke off the connection": BrokerAddress.parse(f"mqtts://127.0.0.1:{broker.port}"),
+        "another program at its address, closed": BrokerAddress.parse(
+            f"mqtts://127.0.0.1:{broker.port}"
+        ),
         "does not speak MQTT over websockets": BrokerAddress.parse(f"ws://127.0.0.1:{broker.port}"),
         "closed the connection without a reason": BrokerAddress.parse(
             f"mqtt://127.0.0.1:{example.port}"

@@ -163,11 +163,11 @@ _HUGE = 1 << 62
         ),
         (
             file(pairs=(struct.pack("<Q", 1) + b"\xff" + struct.pack("<IB", 0, 0),)),
-            " is corrupt: a key is no UTF-8: b'\\xff'",
+            " is corrupt: a key is not UTF-8: b'\\xff'",
         ),
         (
             file(pairs=(pair("k", 9, struct.pack("<IQQ", 8, 1, 1) + b"\xff"),)),
-            " is corrupt: k holds text that is no UTF-8",
+            " is corrupt: k holds text that is not UTF-8",
         ),
         (
             file(pairs=(pair("general.alignment", 4, struct.pack("<I", 24)),)),
