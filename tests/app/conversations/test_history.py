@@ -255,7 +255,7 @@ def test_a_context_that_cannot_be_read_is_done_without(
         messages, context = history.prompt(history.add("two"))
     assert [m.content for m in messages] == ["one", "re one", "two"]
     assert context is None
-    assert "rendered anew: the disk broke" in caplog.text
+    assert "rendered again: the disk broke" in caplog.text
 
 
 def test_a_context_of_other_messages_is_not_used(store: Store) -> None:
