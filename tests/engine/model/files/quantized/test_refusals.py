@@ -139,8 +139,8 @@ BROKEN: list[tuple[str, Change, str]] = [
     (
         "fp8",
         stating(weight_block_size=[48, 32]),
-        "…weight_scale_inv of shape (3, 2), which is no scale for each block of [48, 32] of (96, "
-        "64)",
+        "…weight_scale_inv of shape (3, 2), which is not a scale for each block of [48, 32] of "
+        "(96, 64)",
     ),
     ("mxfp4", without(f"{DOWN}_scales"), f"{{}} has {DOWN}_blocks and lacks {DOWN}_scales"),
     (
