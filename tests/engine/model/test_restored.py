@@ -192,7 +192,7 @@ def test_other_weights_in_a_file_that_looks_the_same_are_found(
         changed.write(bytes(before.st_size // 4))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     loaded = load(folder)
-    assert "checked anew: MismatchError: the graph gives other logits than before" in caplog.text
+    assert "checked again: MismatchError: the graph gives other logits than before" in caplog.text
     assert len(built) == 2
     loaded.close()
 
@@ -236,7 +236,7 @@ def test_a_graph_that_does_not_fit_is_not_used(
     second = load(tmp_path / "model")
     assert torch.equal(logits(second), expected)
     assert len(built) == 2
-    assert "checked anew" in caplog.text
+    assert "checked again" in caplog.text
     second.close()
 
 

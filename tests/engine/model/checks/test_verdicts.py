@@ -90,7 +90,7 @@ def test_a_broken_verdict_is_none(
     folder.mkdir(parents=True)
     save_file({}, folder / "key.safetensors", {"verdict": text})
     assert verdicts.find("key") is None
-    assert "the model is checked anew" in caplog.text
+    assert "the model is checked again" in caplog.text
 
 
 def test_the_oldest_verdicts_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,7 @@ def test_without_keys_another_page_is_not_answered(serving: HttpServing) -> None
 
 def test_nobody_looks_where_nobody_listens(serving: HttpServing) -> None:
     feed = serving.gateway._live
+    serving.until(lambda: not feed._places)  # of tests before
     with looking(serving) as one, looking(serving) as other:
         for events in (one, other):
             next(events)
@@ -191,6 +192,7 @@ def test_nobody_looks_where_nobody_listens(serving: HttpServing) -> None:
 def test_no_more_pages_than_there_may_be(
     serving: HttpServing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    serving.until(lambda: not serving.gateway._live._places)  # of tests before
     monkeypatch.setattr(live_feed, "MAX_LISTENERS", 1)
     with looking(serving) as events:
         next(events)
