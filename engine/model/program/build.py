@@ -213,28 +213,28 @@ class _Builder:
         routing, gating = operation.routing, operation.gating
         experts, width, inner = shape
         return self._native.Experts(
-            experts,
-            routing.chosen,
-            routing.score,
-            routing.correction,
-            routing.groups,
-            routing.kept,
-            routing.best,
-            routing.normalised,
-            routing.scale,
-            routing.factors,
-            width,
-            inner,
-            up.weight,
-            up.bias,
-            gating is not None,
-            operation.activation,
-            math.inf if gating is None else gating.limit,
-            0.0 if gating is None else gating.shift,
-            down.weight,
-            down.bias,
-            up.how,
-            down.how,
+            experts=experts,
+            chosen=routing.chosen,
+            score=routing.score,
+            correction=routing.correction,
+            groups=routing.groups,
+            kept_groups=routing.kept,
+            group_best=routing.best,
+            normalised=routing.normalised,
+            scale=routing.scale,
+            factors=routing.factors,
+            width=width,
+            inner=inner,
+            up=up.weight,
+            up_bias=up.bias,
+            gated=gating is not None,
+            activation=operation.activation,
+            limit=math.inf if gating is None else gating.limit,
+            shift=0.0 if gating is None else gating.shift,
+            down=down.weight,
+            down_bias=down.bias,
+            up_quantization=up.how,
+            down_quantization=down.how,
         )
 
     def _emit(self, operation: Operation, *products: Product) -> None:
@@ -246,45 +246,54 @@ class _Builder:
                 table, is_packed, how = self._packer.table(operation)
                 if how is not None:
                     self._coded_tables.add(id(operation))
-                program.embed(out, table, rows, is_packed, positions, how)
+                program.embed(
+                    out=out,
+                    table=table,
+                    vocab_size=rows,
+                    packed=is_packed,
+                    positions=positions,
+                    quantization=how,
+                )
             case Norm(x=x, groups=groups, weight=scale, bias=shift, eps=eps, center=center):
                 program.norm(out, view(x), groups, scale, shift, eps, center)
             case Linear(x=x, residual=residual):
                 for product in products:
                     added = None if residual is None else _part(view(residual), product)
                     program.linear(
-                        _part(out, product),
-                        view(x),
-                        product.weight,
-                        product.columns,
-                        x.columns,
-                        product.bias,
-                        False,
-                        operation.activation,
-                        added,
-                        operation.alpha,
-                        product.how,
+                        out=_part(out, product),
+                        x=view(x),
+                        weight=product.weight,
+                        n=product.columns,
+                        k=x.columns,
+                        bias=product.bias,
+                        activation=operation.activation,
+                        residual=added,
+                        alpha=operation.alpha,
+                        quantization=product.how,
                     )
             case Gated(x=x):
                 (product,) = products
                 columns = -(-operation.out.width // 16) * 32
                 program.linear(
-                    (out[0], 0, columns // 2),
-                    view(x),
-                    product.weight,
-                    columns,
-                    x.columns,
-                    product.bias,
-                    True,
-                    operation.activation,
-                    None,
-                    1.0,
-                    product.how,
+                    out=(out[0], 0, columns // 2),
+                    x=view(x),
+                    weight=product.weight,
+                    n=columns,
+                    k=x.columns,
+                    bias=product.bias,
+                    gated=True,
+                    activation=operation.activation,
+                    quantization=product.how,
                 )
             case Elementwise(x=x, y=y):
                 other = y.to(self._dtype) if isinstance(y, Tensor) else y and view(y)
                 program.elementwise(
-                    out, view(x), operation.combine, other, operation.activation, operation.alpha
+                    out=out,
+                    x=view(x),
+                    combine=operation.combine,
+                    y=other,
+                    activation=operation.activation,
+                    alpha=operation.alpha,
                 )
             case Attend():
                 self._emit_attention(operation, out)
@@ -297,9 +306,8 @@ class _Builder:
             case PerHead(x=x):
                 self._emit_heads(operation, out, products)
             case Beside(x=x, y=y):
-                program.elementwise((out[0], out[1], x.columns), view(x), "none", None, "none", 1.0)
-                behind = out[0], out[1] + x.columns, y.columns
-                program.elementwise(behind, view(y), "none", None, "none", 1.0)
+                program.elementwise(out=(out[0], out[1], x.columns), x=view(x))
+                program.elementwise(out=(out[0], out[1] + x.columns, y.columns), x=view(y))
             case Gather(x=x):
                 program.gather(out, view(x))
             case Opaque() | ByTorch():
@@ -314,22 +322,15 @@ class _Builder:
         for head, product in enumerate(products):
             first = column + head * each
             program.linear(
-                _part(out, product),
-                (buffer, first, each - stay),
-                product.weight,
-                product.columns,
-                each - stay,
-                None,
-                False,
-                "none",
-                None,
-                1.0,
-                None,
+                out=_part(out, product),
+                x=(buffer, first, each - stay),
+                weight=product.weight,
+                n=product.columns,
+                k=each - stay,
             )
             if stay:
                 to = out[0], out[1] + product.column + product.columns, stay
-                given = buffer, first + each - stay, stay
-                program.elementwise(to, given, "none", None, "none", 1.0)
+                program.elementwise(out=to, x=(buffer, first + each - stay, stay))
 
     def _emit_attention(self, operation: Attend, out: NativeView) -> None:
         program, view = self._program, self._buffers.place
@@ -351,14 +352,14 @@ class _Builder:
             program.store(operation.layer, key, value)
         params = operation.params
         program.attend(
-            out,
-            query,
-            operation.layer,
-            operation.heads,
-            params.scaling,
-            params.window or 0,
-            params.softcap or 0.0,
-            params.sinks,
+            out=out,
+            query=query,
+            layer=operation.layer,
+            heads=operation.heads,
+            scaling=params.scaling,
+            window=params.window or 0,
+            softcap=params.softcap or 0.0,
+            sinks=params.sinks,
         )
 
     def _emit_convolution(self, operation: Convolve, out: NativeView) -> None:
@@ -378,20 +379,20 @@ class _Builder:
         state = self._state(operation, way.heads, key_dim, value_dim, dtype=torch.float32)
         low, high = way.limits
         self._program.recur(
-            out,
-            [place(view) for view in inputs],
-            None if operation.beta is None else place(operation.beta),
-            way.key_heads,
-            way.decay_bias,
-            way.decay_scale,
-            way.softplus,
-            low,
-            high,
-            way.scaled,
-            way.skip,
-            way.normalize,
-            way.scaling,
-            state,
+            out=out,
+            reads=[place(view) for view in inputs],
+            beta=None if operation.beta is None else place(operation.beta),
+            key_heads=way.key_heads,
+            decay_bias=way.decay_bias,
+            decay_scale=way.decay_scale,
+            softplus=way.softplus,
+            low=low,
+            high=high,
+            scaled=way.scaled,
+            skip=way.skip,
+            normalize=way.normalize,
+            scaling=way.scaling,
+            state=state,
         )
 
     def _state(self, operation: Operation, *shape: int, dtype: torch.dtype) -> Tensor:

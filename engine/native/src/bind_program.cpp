@@ -367,15 +367,15 @@ void bind_program(nb::module_& m) {
       .def("norm", &BoundProgram::norm, "out"_a, "x"_a, "groups"_a, "weight"_a.none(),
            "bias"_a.none(), "eps"_a, "center"_a)
       .def("linear", &BoundProgram::linear, "out"_a, "x"_a, "weight"_a, "n"_a, "k"_a,
-           "bias"_a.none(), "gated"_a, "activation"_a, "residual"_a.none(), "alpha"_a,
-           "quantization"_a = nb::none())
+           "bias"_a = nb::none(), "gated"_a = false, "activation"_a = "none",
+           "residual"_a = nb::none(), "alpha"_a = 1.0f, "quantization"_a = nb::none())
       .def("rotate", &BoundProgram::rotate, "x"_a, "heads"_a, "cos"_a, "sin"_a, "interleaved"_a,
            "begin"_a = 0)
       .def("store", &BoundProgram::store, "layer"_a, "key"_a, "value"_a.none())
       .def("attend", &BoundProgram::attend, "out"_a, "query"_a, "layer"_a, "heads"_a, "scaling"_a,
            "window"_a, "softcap"_a, "sinks"_a.none())
-      .def("elementwise", &BoundProgram::elementwise, "out"_a, "x"_a, "combine"_a, "y"_a.none(),
-           "activation"_a, "alpha"_a)
+      .def("elementwise", &BoundProgram::elementwise, "out"_a, "x"_a,
+           "combine"_a = "none", "y"_a = nb::none(), "activation"_a = "none", "alpha"_a = 1.0f)
       .def("gather", &BoundProgram::gather, "out"_a, "x"_a)
       .def("convolve", &BoundProgram::convolve, "out"_a, "x"_a, "weight"_a, "bias"_a.none(),
            "activation"_a, "state"_a)
