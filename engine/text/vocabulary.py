@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 REPLACEMENT = "\ufffd"
@@ -90,9 +90,11 @@ class Vocabulary:
         self.special: dict[int, str] = {
             token_id: token.content for token_id, token in added if token.special
         }
-        self.bytes = self._byte_tokens()
+        # A tokenizer without a backend makes the whole vocabulary anew at each call.
+        id_of = tokenizer.get_vocab().get if self._backend is None else self._backend.token_to_id
+        self.bytes = self._byte_tokens(id_of)
         self._plain: dict[int, str | None] | None = {} if self._only_joins_bytes() else None
-        space = self._id(_SPACE)
+        space = id_of(_SPACE)
         self._is_byte_level = space is not None and self.decode([space]) == " "
         self.template = _source(tokenizer.chat_template)
         self.response_template: object = getattr(tokenizer, "response_template", None)
@@ -188,17 +190,11 @@ class Vocabulary:
         # Decode it after another token, because the first one of a text may lose its space.
         return self.decode([token_id, token_id]).removeprefix(self.decode([token_id])).encode()
 
-    def _id(self, token: str) -> int | None:
-        if self._backend is None:
-            return self._tokenizer.get_vocab().get(token)
-        found: int | None = self._backend.token_to_id(token)
-        return found
-
-    def _byte_tokens(self) -> dict[int, int]:
-        probe = self._id(f"<0x{PROBE_BYTE:02X}>")
+    def _byte_tokens(self, id_of: Callable[[str], int | None]) -> dict[int, int]:
+        probe = id_of(f"<0x{PROBE_BYTE:02X}>")
         # Tokens with these names are plain text if the decoder does not join bytes.
         if probe is None or self.decode([probe]) != chr(PROBE_BYTE):
             return {}
-        ids = [self._id(f"<0x{byte:02X}>") for byte in range(256)]
+        ids = [id_of(f"<0x{byte:02X}>") for byte in range(256)]
         found = {token_id: byte for byte, token_id in enumerate(ids) if token_id is not None}
         return found if len(found) == 256 else {}

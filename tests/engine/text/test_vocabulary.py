@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -101,3 +102,30 @@ def test_special_tokens_are_named_if_that_is_wanted(
     token_ids = byte_level.encode(marked, add_special_tokens=False)
     assert vocabulary.decode(token_ids, names_special=True) == marked
     assert vocabulary.decode(token_ids) == text
+
+
+class Slow:
+    """A tokenizer without a backend, whose vocabulary is made anew for each call."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self.calls = 0
+
+    def get_vocab(self) -> dict[str, int]:
+        self.calls += 1
+        return self._tokenizer.get_vocab()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "backend_tokenizer":
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+
+def test_a_tokenizer_without_a_backend_lists_its_vocabulary_once(
+    byte_fallback: PreTrainedTokenizerFast,
+) -> None:
+    slow = Slow(byte_fallback)
+    vocabulary = Vocabulary(slow)
+    assert slow.calls == 1
+    assert sorted(vocabulary.bytes.values()) == list(range(256))
+    assert vocabulary.bytes == Vocabulary(byte_fallback).bytes
