@@ -144,18 +144,18 @@ def _load_entry(
         # Text of the files, as `str`: 11 MB of 49,152 tokens, 40 MB of 262,144.
         trim_heap()
         with noticing_loss(source.device), _telling_of_memory(entry.name, source.device):
-            grammars = aside.submit(chat.make_grammars, encoder, plan.shape.vocab_size)
+            making = aside.submit(chat.make_grammars, encoder, plan.shape.vocab_size)
             found = _find_forward(plan, sample, encoder, progress)
             started = _start(found, progress)
     mark_used(entry)
-    stop = _begin(found.later)
-    model = _describe(found, started, chat, encoder, grammars.result(), stop)
+    grammars = making.result()  # may raise, and then no thread is to hold the weights
+    model = _describe(found, started, chat, encoder, grammars, _begin(found.later))
     trim_heap()
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
     tokenizer = source.tokenizer if source.encodes else None
-    work = partial(_prepare, encoder, tokenizer, grammars.result())
+    work = partial(_prepare, encoder, tokenizer, grammars)
     threading.Thread(target=work, name="engine-grammars").start()
     return model
 

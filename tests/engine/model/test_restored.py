@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from engine.api.errors import ModelError
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.checks import verdicts
@@ -407,3 +408,16 @@ def test_memory_replaces_the_file_while_others_read_it(tmp_path: Path) -> None:
     assert torch.equal(first, piece)
     assert torch.equal(last, piece[:100])
     assert second is None
+
+
+def test_a_load_that_fails_late_leaves_no_thread_that_holds_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packings: list[str]
+) -> None:
+    def refuse(*args: object) -> None:
+        raise ModelError("no structures")
+
+    monkeypatch.setattr(loader, "Grammars", refuse)
+    save_checkpoint(tmp_path / "model", "llama", dtype=torch.bfloat16)
+    with pytest.raises(ModelError, match="no structures"):
+        load(tmp_path / "model", dtype="bfloat16")
+    assert not packings
