@@ -55,8 +55,10 @@ class States:
         cuts = [(request.num_tokens - 1) // size * size]
         if self._pool.num_pinned:
             self._cache.hash_upto(request, end)
-            hashes = request.block_hashes[: end // size]
-            cuts += [(i + 1) * size for i, hash in enumerate(hashes) if self._pool.wants(hash)]
+            hashes = request.block_hashes
+            # Only this row's blocks: a long prompt has thousands before it.
+            blocks = range(start // size, end // size)
+            cuts += [(i + 1) * size for i in blocks if self._pool.wants(hashes[i])]
         inside = [cut for cut in cuts if start < cut < end]
         if inside:
             return min(inside)
