@@ -285,7 +285,7 @@ class _Reader:
         self._at = at
         texts = Texts.of(found)
         try:
-            texts.read()
+            texts.joined.decode()
         except UnicodeDecodeError:
             raise self._corrupt(f"{key} holds text that is not UTF-8") from None
         return texts
