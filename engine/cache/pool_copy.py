@@ -31,15 +31,15 @@ class PoolCopy:
     owners: array[int]
     holders: Mapping[int, tuple[int, ...]]
 
-    def map(self, max_stretches: int) -> BlockMap:
-        """The pool as at most `max_stretches` segments.
+    def map(self, max_segments: int) -> BlockMap:
+        """The pool as at most `max_segments` segments.
 
         Regular expression, slices and counts run in C. For 200,000 blocks that are all held this
         takes 2 ms with 50 runs, and 14 ms if no two neighbours are in the same run.
         """
-        runs = tuple(islice(self._runs(), max_stretches + 1))
-        if len(runs) > max_stretches:
-            runs = tuple(self._mixed(-(-len(self.states) // max_stretches)))
+        runs = tuple(islice(self._runs(), max_segments + 1))
+        if len(runs) > max_segments:
+            runs = tuple(self._mixed(-(-len(self.states) // max_segments)))
         return replace(self.counts, segments=runs)
 
     def _runs(self) -> Iterator[BlockSegment]:

@@ -22,7 +22,7 @@ from engine.cache.pool_copy import PoolCopy
 from engine.core.comparison import Comparison
 from engine.core.latencies import Latencies, Underway
 
-MAX_STRETCHES = 2_048
+MAX_SEGMENTS = 2_048
 MAX_SHARING = 32
 # Minimum seconds between two updates of the windows, because each takes some milliseconds.
 AGEING_SECONDS = 1.0
@@ -171,7 +171,7 @@ class Draft:
             num_running=len(self.running),
             num_waiting=self.num_waiting,
             head_wait=self.head_wait,
-            blocks=self.pool.map(MAX_STRETCHES),
+            blocks=self.pool.map(MAX_SEGMENTS),
             knobs=self.knobs,
             knob_history=self.knob_history,
             latency=latency,

@@ -76,7 +76,7 @@ def test_a_run_counts_its_own_state_only() -> None:
     assert [run.count(state) for state in BlockState] == [0, 9, 0, 0, 0, 0]
 
 
-def test_one_block_more_than_the_stretches_allow() -> None:
+def test_one_block_more_than_the_segments_allow() -> None:
     alternating: list[tuple[str, tuple[int, ...]]] = [("u", (n % 2 + 1,)) for n in range(9)]
     assert len(copy_of(alternating).map(9).segments) == 9
     merged = copy_of(alternating).map(8).segments
