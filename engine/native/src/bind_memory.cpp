@@ -77,7 +77,7 @@ int replace(const Pages& pages) {
   }
   // Only what is left at both ends: another thread may already have got memory between them.
   if (before) munmap(whole, before);
-  if (before < kHugePage) munmap(copy + pages.size, kHugePage - before);
+  munmap(copy + pages.size, kHugePage - before);
   return 0;
 }
 
