@@ -6,7 +6,7 @@
 The layers have the shape of Qwen3-30B-A3B: 128 experts, of which each row goes to 8, 2048 numbers
 wide, 768 within, in bfloat16, with random weights. A step is the router and the experts of all
 layers, without attention and norms. Ours is a program; torch's is the model's own block, as it ran
-between stretches of a program before, with the implementation that transformers chooses by default
+between segments of a program before, with the implementation that transformers chooses by default
 (`grouped_mm`). Both get the same rows, other ones in each round, so that the experts come from
 memory and not from a cache. The floor is a plain parallel sum over as many bytes of weights as the
 experts have that were chosen. All three take turns in one process. Milliseconds are medians, for

@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Heard:
-    """Its outcome.
+    """The reply to one request.
 
     Attributes:
         sent_at: when it was sent.

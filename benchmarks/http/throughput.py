@@ -71,7 +71,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The requests.
+    """The requests of all sides, and the engine that serves them.
 
     Attributes:
         name: of the model, as clients name it.

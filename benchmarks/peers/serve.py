@@ -33,7 +33,7 @@ from benchmarks.peers.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The purpose of a load. Memory is for the largest workload of the whole benchmark.
+    """The sizes that an engine is loaded for. Memory is for the largest workload of the benchmark.
 
     Attributes:
         model: the model in the peer's own form.

@@ -31,7 +31,7 @@ class Side(Protocol):
     """One of both, with a vocabulary."""
 
     def compile(self, stated: dict[str, Any]) -> Callable[[], Follower]:
-        """The beginning of a reply with a structure.
+        """A function that begins a reply with a structure.
 
         Raises:
             Exception: there is none, or it is refused.
