@@ -74,9 +74,8 @@ class TextThread:
         self._refusal: EngineError | None = None
         self._holding = True
         self._awaited: LoadRequest | None = None
-        self._held_load: LoadRequest | None = (
-            None  # a load request that waits for prompts in encoding
-        )
+        # A load request that waits for prompts in encoding.
+        self._held_load: LoadRequest | None = None
         self._pending: dict[str, Pending] = {}
         self._encoding: dict[str, Pending] = {}
         # By the id of the first reply to a request, as long as a waiting reply shares it.

@@ -104,8 +104,7 @@ class Job(ABC, Generic[T]):
         return InvalidRequestError(text, self.param)
 
     def fatal(self, words: str) -> InvalidRequestError:
-        """The error if it crashed its process.  `words` is the end of that process's standard
-        error."""
+        """The error if it crashed its process, whose standard error ended with `words`."""
         text = f"{self.failure}: {self.doer} broke down over it: {words}"
         return InvalidRequestError(text, self.param)
 

@@ -211,9 +211,8 @@ class _Reader:
         elif code in ("SETITEM", "SETITEMS"):
             found = self._since_mark() if code == "SETITEMS" else [stack.pop(-2), stack.pop()]
             if not all(type(name) is str for name in found[::2]):
-                raise ValueError(
-                    "a name is not text"
-                )  # hashing a deep tuple may overflow the stack
+                # Hashing a deep tuple may overflow the stack.
+                raise ValueError("a name is not text")
             stack[-1].update(zip(found[::2], found[1::2], strict=True))
         elif code in ("APPEND", "APPENDS"):
             found = self._since_mark() if code == "APPENDS" else [stack.pop()]

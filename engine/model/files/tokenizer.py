@@ -17,9 +17,9 @@ TEMPLATE_FILE = "chat_template.json"  # where processors of older versions store
 
 
 class FolderTokenizer:
-    """The tokenizer of a folder: a process that unpickles it reads the folder. Both processes read
-    it at the same time so, where one of them would wait until the other has it, 1.1 s for 152,064
-    tokens.
+    """The tokenizer of a folder, which a process reads when it unpickles this. So both processes
+    read the folder at the same time: neither waits until the other has the tokenizer, which takes
+    1.1 s for 152,064 tokens.
     """
 
     def __init__(self, folder: Path) -> None:

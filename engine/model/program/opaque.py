@@ -140,8 +140,11 @@ class Replays:
         return [found[order] for order in sorted(found)]
 
     def source(self, tensor: Tensor, call: Call) -> Value | int | Tensor | None:
-        """What an input of a call shows: a value; `POSITIONS`; itself, if it is the same in each
-        step; None if an earlier call made it.
+        """The source of an input's numbers: a value, `POSITIONS`, the tensor itself if it is the
+        same in each step, or None if an earlier call made it.
+
+        Raises:
+            UnreadableError: it depends on token ids, or on which rows sample.
         """
         address = address_of(tensor)
         value = self._values[id(call)].get(address)
@@ -298,8 +301,8 @@ def _token_axis(tensor: Tensor, rows: int, width: int) -> tuple[int, int]:
 
 
 def _goes_along(one: Call, call: Call, failure: UnreadableError) -> bool:
-    """Whether a call that is not read is repeated with a later one. Kernels compute all else, or it
-    is an operation by itself, once what it reads is a value.
+    """Whether a call that is not read is repeated with a later one. Otherwise kernels compute it,
+    or it becomes an operation by itself once its inputs are values.
 
     Args:
         failure: why it is not read.
