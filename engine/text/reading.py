@@ -56,7 +56,7 @@ class CallReader:
         except UnreadableError as error:
             if not self._has_told:
                 self._has_told = True
-                self._tell(f"a reply with tool calls stays text, and so will later ones: {error}")
+                self._tell(f"a reply with tool calls stays text, the first of this model: {error}")
         except EngineError as error:
             if not self._has_given_up:
                 self._has_given_up = True
