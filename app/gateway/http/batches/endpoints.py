@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,24 +25,64 @@ from app.store.files import Line, StoredFile
 from app.store.store import Store
 from app.store.stored_batch import BatchStatus, StoredBatch
 
+T = TypeVar("T")
+
 _CANCELLED = (BatchStatus.CANCELLING, BatchStatus.CANCELLED)
+_PLURALS = {"file": "files", "batch": "batches"}
 
 
-class FileList(Endpoint):
-    """The caller's files: GET /v1/files."""
-
-    query = FileQuery
+class _StoreEndpoint(Endpoint):
+    """The base of endpoints of stored files and batches."""
 
     def __init__(self, service: Service, shelf: Shelf) -> None:
         super().__init__(service)
         self._shelf = shelf
 
+    async def _file(self, user: str, name: str, param: str | None = None) -> StoredFile:
+        """A file of a user; arguments and faults as of `_found`."""
+        file = await self._shelf.ask(lambda store: store.files.get(user, name))
+        return _found("file", file, name, param)
+
+    async def _batch(self, user: str, name: str, param: str | None = None) -> StoredBatch:
+        """A batch of a user; arguments and faults as of `_found`."""
+        batch = await self._shelf.ask(lambda store: store.batches.get(user, name))
+        return _found("batch", batch, name, param)
+
+
+class _BatchEndpoint(_StoreEndpoint):
+    """The base of endpoints that change batches and wake their keeper."""
+
+    def __init__(self, service: Service, shelf: Shelf, keeper: BatchKeeper) -> None:
+        super().__init__(service, shelf)
+        self._keeper = keeper
+
+
+def _found(kind: str, found: T | None, name: str, param: str | None = None) -> T:
+    """A file or a batch that was read.
+
+    Args:
+        name: its id, as the request states it.
+        param: the field with the id; None if the path has it.
+
+    Raises:
+        Fault: 404, there is none.
+    """
+    if found is None:
+        which, plural = param or f"the {kind}", _PLURALS[kind]
+        text = f"{which} is {name[:100]!r}; it must be the id of one of your {plural}"
+        raise Fault(404, text, param, reason=f"{kind} not found")
+    return found
+
+
+class FileList(_StoreEndpoint):
+    """The caller's files: GET /v1/files."""
+
+    query = FileQuery
+
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
         asked = read_texts(FileQuery, request.query_params)
-        after = None
-        if asked.after is not None:
-            after = await found_file(self._shelf, user, asked.after, "after")
+        after = None if asked.after is None else await self._file(user, asked.after, "after")
         files = await self._shelf.ask(
             lambda store: store.files.of_user(
                 user,
@@ -54,17 +95,16 @@ class FileList(Endpoint):
         return JSONResponse(page_of([file_payload(one) for one in files], asked.limit))
 
 
-class OneFile(Endpoint):
+class OneFile(_StoreEndpoint):
     """GET describes a file, DELETE removes it: /v1/files/{id}."""
 
     def __init__(self, service: Service, shelf: Shelf, sweep: Sweep) -> None:
-        super().__init__(service)
-        self._shelf = shelf
+        super().__init__(service, shelf)
         self._sweep = sweep
 
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
-        file = await found_file(self._shelf, user, request.path_params["name"])
+        file = await self._file(user, request.path_params["name"])
         if request.method != "DELETE":
             return JSONResponse(file_payload(file))
         await self._shelf.ask(lambda store: store.files.delete(user, file.id))
@@ -72,16 +112,12 @@ class OneFile(Endpoint):
         return JSONResponse({"id": file.id, "object": "file", "deleted": True})
 
 
-class FileContent(Endpoint):
+class FileContent(_StoreEndpoint):
     """The content of a file: GET /v1/files/{id}/content."""
-
-    def __init__(self, service: Service, shelf: Shelf) -> None:
-        super().__init__(service)
-        self._shelf = shelf
 
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
-        file = await found_file(self._shelf, user, request.path_params["name"])
+        file = await self._file(user, request.path_params["name"])
         headers = {"Content-Length": str(file.num_bytes), "X-Content-Type-Options": "nosniff"}
         return StreamingResponse(
             self._content(file.number), media_type="application/octet-stream", headers=headers
@@ -98,37 +134,16 @@ def _part(number: int, after: int, store: Store) -> list[Line]:
     return store.files.part(number, after)
 
 
-async def found_file(shelf: Shelf, user: str, name: str, param: str | None = None) -> StoredFile:
-    """A file of a user.
-
-    Args:
-        param: the field with the id; None if the path has it.
-
-    Raises:
-        Fault: 404, there is none.
-    """
-    file = await shelf.ask(lambda store: store.files.get(user, name))
-    if file is None:
-        text = f"{param or 'the file'} is {name[:100]!r}; it must be the id of one of your files"
-        raise Fault(404, text, param, reason="file not found")
-    return file
-
-
-class NewBatch(Endpoint):
+class NewBatch(_BatchEndpoint):
     """Answers the requests of a file: POST /v1/batches."""
 
     kind = BatchRequest
-
-    def __init__(self, service: Service, shelf: Shelf, keeper: BatchKeeper) -> None:
-        super().__init__(service)
-        self._shelf = shelf
-        self._keeper = keeper
 
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
         asked = read(BatchRequest, await read_body(request, self.service.admission.check_size))
         param = "input_file_id"
-        file = await found_file(self._shelf, user, asked.input_file_id, param)
+        file = await self._file(user, asked.input_file_id, param)
         if file.purpose == OUTPUT:
             text = f"{param} is {file.id!r}, which has answers; it must be a file of purpose batch"
             raise Fault(400, text, param, reason="file of answers")
@@ -150,70 +165,40 @@ class NewBatch(Endpoint):
         return JSONResponse(batch_payload(batch), headers=asked.ignored_header)
 
 
-class BatchList(Endpoint):
+class BatchList(_StoreEndpoint):
     """The caller's batches, newest first: GET /v1/batches."""
 
     query = BatchQuery
 
-    def __init__(self, service: Service, shelf: Shelf) -> None:
-        super().__init__(service)
-        self._shelf = shelf
-
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
         asked = read_texts(BatchQuery, request.query_params)
-        after = None
-        if (name := asked.after) is not None:
-            found = await self._shelf.ask(lambda store: store.batches.get(user, name))
-            after = _found(found, name, "after")
+        after = None if asked.after is None else await self._batch(user, asked.after, "after")
         batches = await self._shelf.ask(
             lambda store: store.batches.of_user(user, after=after, most=asked.limit + 1)
         )
         return JSONResponse(page_of([batch_payload(one) for one in batches], asked.limit))
 
 
-class OneBatch(Endpoint):
+class OneBatch(_StoreEndpoint):
     """The state of a batch: GET /v1/batches/{id}."""
 
-    def __init__(self, service: Service, shelf: Shelf) -> None:
-        super().__init__(service)
-        self._shelf = shelf
-
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
-        name = request.path_params["name"]
-        batch = await self._shelf.ask(lambda store: store.batches.get(user, name))
-        return JSONResponse(batch_payload(_found(batch, name)))
+        batch = await self._batch(user, request.path_params["name"])
+        return JSONResponse(batch_payload(batch))
 
 
-class BatchCancel(Endpoint):
+class BatchCancel(_BatchEndpoint):
     """Ends a batch without its missing answers: POST /v1/batches/{id}/cancel."""
 
-    def __init__(self, service: Service, shelf: Shelf, keeper: BatchKeeper) -> None:
-        super().__init__(service)
-        self._shelf = shelf
-        self._keeper = keeper
-
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
         name = request.path_params["name"]
-        batch = _found(await self._shelf.ask(lambda store: store.batches.cancel(user, name)), name)
+        cancelled = await self._shelf.ask(lambda store: store.batches.cancel(user, name))
+        batch = _found("batch", cancelled, name)
         if batch.status not in _CANCELLED:
             text = f"the batch {batch.id} is {batch.status.value}; it cannot be cancelled any more"
             raise Fault(409, text, reason="batch has ended")
         self._keeper.poke()
         return JSONResponse(batch_payload(batch))
-
-
-def _found(batch: StoredBatch | None, name: str, param: str | None = None) -> StoredBatch:
-    """
-    Args:
-        param: the field with the id; None if the path has it.
-
-    Raises:
-        Fault: 404, there is none.
-    """
-    if batch is None:
-        text = f"{param or 'the batch'} is {name[:100]!r}; it must be the id of one of your batches"
-        raise Fault(404, text, param, reason="batch not found")
-    return batch
