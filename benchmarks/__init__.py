@@ -1,4 +1,5 @@
-"""Comparisons with peers and with the hardware limit, one command each."""
+"""Comparisons with peers and with the hardware limit: each package and module is a command,
+`python -m benchmarks.NAME`."""
 
 import os
 

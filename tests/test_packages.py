@@ -94,6 +94,14 @@ def test_the_tour_has_a_row_for_each_package() -> None:
     assert sorted(rows) == sorted({*shown, "tests"})
 
 
+def test_a_row_of_the_tour_is_the_first_sentence_of_the_packages_docstring() -> None:
+    rows = dict(re.findall(r"^\| `([a-z0-9_/]+)/` \| (.+) \|$", TOUR, re.MULTILINE))
+    firsts = {name: docstring(name).partition("\n\n")[0].replace("\n", " ") for name in rows}
+    assert {name: rows[name] for name in rows if firsts[name]} == {
+        name: first for name, first in firsts.items() if first
+    }
+
+
 def test_each_package_has_a_docstring() -> None:
     assert [
         name for name in packages() if name != "engine/native/src" and not docstring(name)
