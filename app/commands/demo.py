@@ -89,7 +89,6 @@ def show_crowd(options: dict[str, object]) -> int:
         options: those of the command line, by name.
     """
     with heap.building():
-        from app.commands.demo import load_paced
         from app.screens import tui
         from app.screens.demo.demonstration import Demonstration
         from app.store.store import Store

@@ -243,9 +243,8 @@ class ChatSession:
         if delta is None:
             return None
         if not self._reply.content:
-            self._reply.model = (
-                self._client.status().model
-            )  # The model has its name once it is loaded.
+            # The model has its name once it is loaded.
+            self._reply.model = self._client.status().model
         self._history.take(self._reply, delta)
         if delta.finish is not None:
             self._end(self._reply, delta.finish)
