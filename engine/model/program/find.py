@@ -49,38 +49,31 @@ def find_graph(
     Raises:
         UnreadableError: something unreadable cannot be repeated.
     """
+    opaque: tuple[type[nn.Module], ...] = ()
+    sites: frozenset[Site] = frozenset()
     known = _known.get(type(model), frozenset())
-
-    def find(known: frozenset[Site]) -> tuple[Graph, Capture]:
-        opaque: tuple[type[nn.Module], ...] = ()
-        sites: frozenset[Site] = frozenset()
-        experts = {type(module) for module in model.modules() if holds_experts(module)}
-        while True:
-            modules = experts.union(opaque)
-            recorded = capture(model, shape, modules, sites, max_positions, states, expansions)
-            try:
-                whole = frozenset(opaque)
-                graph = read(recorded, whole, sites, max_positions, with_experts, compact)
-            except UnreadableError as error:
-                module = _next_opaque(recorded, error, opaque)
-                site = None if error.call is None else error.call.site
-                if module is not None:
-                    opaque += (module,)
-                elif site is not None and site not in sites:
-                    sites |= known if site in known else {site}
-                else:
-                    raise
+    experts = {type(module) for module in model.modules() if holds_experts(module)}
+    while True:
+        modules = experts.union(opaque)
+        recorded = capture(model, shape, modules, sites, max_positions, states, expansions)
+        try:
+            graph = read(recorded, frozenset(opaque), sites, max_positions, with_experts, compact)
+        except UnreadableError as error:
+            module = _next_opaque(recorded, error, opaque)
+            site = None if error.call is None else error.call.site
+            if module is not None:
+                opaque += (module,)
+            elif site is not None and site not in sites:
+                sites |= known if site in known else {site}
+            elif known and known <= sites:
+                # They may be the reason.
+                opaque, sites, known = (), frozenset(), frozenset()
             else:
-                if sites:
-                    _known[type(model)] = sites
-                return graph, recorded
-
-    try:
-        return find(known)
-    except UnreadableError:
-        if not known:
-            raise
-    return find(frozenset())
+                raise
+        else:
+            if sites:
+                _known[type(model)] = sites
+            return graph, recorded
 
 
 def _next_opaque(
