@@ -4,7 +4,7 @@
 JSON: for each capability and variant its registers, spilled bytes, bytes of shared memory,
 asynchronous copies, how many groups of them are under way when the first of them are waited for,
 accesses of 16 bytes, and what its PTX does up to where it waits for the kernel before, which is
-nothing without --overlap. With it, the same is told of its machine code. It has to run without
+nothing without --overlap. With it, the same is reported of its machine code. It has to run without
 Triton's interpreter, in a process of its own.
 """
 
@@ -168,7 +168,7 @@ def main() -> None:
 
 
 def kernels(capability: int, names: Sequence[str], *, overlap: bool) -> dict[str, dict[str, Any]]:
-    """What variants use, by their names; all of them if none is named."""
+    """The usage of the named variants, or of all, by name."""
     with overlapping(overlap):
         known = variants(capability)
         launches = {name: launch_of(known[name], NTH.get(name, -1)) for name in names or known}

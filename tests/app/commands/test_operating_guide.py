@@ -21,7 +21,7 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding
 
 
 def rows(heading: str) -> list[str]:
-    """What the rows of the first table below a heading begin with."""
+    """The first cells of the first table below a heading."""
     table = re.split(r"\|---[-|]*\|\n", GUIDE.split(heading)[1])[1].split("\n\n")[0]
     return [re.split(r"(?<!\\)\|", row)[1].strip(" `") for row in table.splitlines()]
 

@@ -35,7 +35,7 @@ def copy_of(pool: list[tuple[str, tuple[int, ...]]]) -> PoolCopy:
 
 
 @given(pools, st.integers(1, 60))
-def test_every_block_is_in_one_stretch_and_every_run_shows(
+def test_every_block_is_in_one_segment_and_every_run_shows(
     pool: list[tuple[str, tuple[int, ...]]], most: int
 ) -> None:
     segments = copy_of(pool).map(most).segments
@@ -58,7 +58,7 @@ def test_every_block_is_in_one_stretch_and_every_run_shows(
         assert segment.holders == tuple(sorted({o for _, who in part for o in who}))
 
 
-def test_a_few_blocks_of_a_large_pool_are_a_stretch_of_their_own() -> None:
+def test_a_few_blocks_of_a_large_pool_are_a_segment_of_their_own() -> None:
     pool = BlockPool(200_000, lambda _block: None)
     pool.allocate(3, 7)
     (cached,) = pool.allocate(1, 8)

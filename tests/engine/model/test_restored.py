@@ -116,7 +116,7 @@ def same_twice(path: Path, **options: Any) -> None:
     second.close()
 
 
-# A type is told by the packing alone, which knows no architecture.
+# Packing alone depends on the type, and it is the same for all architectures.
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [*((name, "bfloat16") for name in sorted(SERVED)), ("llama", "float32"), ("gpt2", "float32")],

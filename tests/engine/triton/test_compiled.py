@@ -50,7 +50,7 @@ EARLY = {
 
 
 def compiled(*capabilities: int, names: Sequence[str] = (), overlap: bool = False) -> list[Usage]:
-    """What variants use on a GPU of each capability; all of them if none is named."""
+    """The usage of the named variants, or of all, on a GPU of each capability."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     module = "tests.support.compiled_kernels"
     options = ("--overlap",) if overlap else ()

@@ -56,7 +56,7 @@ def test_a_cell_of_several_states_has_the_share_of_each() -> None:
     assert cell == BlockSegment(0, 10, BlockState.SHARED, (1, 2, 3), (3, 1, 0, 0, 2, 4))
 
 
-def test_a_stretch_of_several_states_takes_one_cell_however_long_it_is() -> None:
+def test_a_segment_of_several_states_takes_one_cell_however_long_it_is() -> None:
     ends = ("uf", (1,), 1000), ("f", (), 1800)
     assert [c.blocks for c in KvCells.fit(pool_of(*ends), 10, 1).cells] == [1000, *[280] * 6, 120]
     crowd = [("u", (n,), 1) for n in range(20)]
