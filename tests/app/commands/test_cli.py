@@ -261,7 +261,7 @@ def test_a_wrong_variable_and_a_wrong_key_are_named(
 
 
 @pytest.mark.parametrize(
-    ("command", "level", "told"),
+    ("command", "level", "message"),
     [
         (
             "",
@@ -276,7 +276,7 @@ def test_a_wrong_variable_and_a_wrong_key_are_named(
     ],
 )
 def test_a_level_of_kernels_that_cannot_be_had_is_refused_before_torch_is_imported(
-    command: str, level: str, told: str, own_process: Path
+    command: str, level: str, message: str, own_process: Path
 ) -> None:
     # An older processor: another extension stands in the place of ours.
     code = (
@@ -293,7 +293,7 @@ def test_a_level_of_kernels_that_cannot_be_had_is_refused_before_torch_is_import
         text=True,
         env={**os.environ, "BATCHDECK_KERNELS": level},
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (ExitCode.USAGE, "", told)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (ExitCode.USAGE, "", message)
 
 
 def test_a_model_that_cannot_be_loaded_ends_with_3_and_is_told_once(
@@ -326,11 +326,11 @@ def test_a_model_that_there_is_not_is_told_before_torch_is_imported(own_process:
         "finally:\n    assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     # A process for each: an ended command ends its process for good some seconds later.
-    for line, told in UNKNOWN.items():
+    for line, message in UNKNOWN.items():
         command = [sys.executable, "-c", code, *line.split()]
         ran = subprocess.run(command, input="x\n", capture_output=True, text=True)
-        assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, ""), ran.stderr
-        assert f"tui: {told}" in ran.stderr
+        assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, ""), (line, ran.stderr)
+        assert f"tui: {message}" in ran.stderr
         assert "Traceback" not in ran.stderr
 
 
@@ -348,8 +348,8 @@ def test_the_interface_refuses_such_a_model_before_it_opens(own_process: Path) -
         env={**os.environ, "TERM": "xterm"},
     )
     assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, "")
-    told = "model 'qwen3-0.6' is unknown; close to it are qwen3-0.6b, qwen3"
-    assert ran.stderr.startswith(f"tui: could not load qwen3-0.6: {told}")
+    reason = "model 'qwen3-0.6' is unknown; close to it are qwen3-0.6b, qwen3"
+    assert ran.stderr.startswith(f"tui: could not load qwen3-0.6: {reason}")
 
 
 def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:

@@ -126,8 +126,8 @@ def test_a_variable_that_no_setting_is_read_from_is_told_of(
 ) -> None:
     monkeypatch.setenv("TUI_MODLE", "x")
     run(settings, lambda: ExitCode.OK, stderr=True)
-    told = "tui: WARNING: the environment variable TUI_MODLE is not a setting and is ignored\n"
-    assert capsys.readouterr().err == told
+    warning = "tui: WARNING: the environment variable TUI_MODLE is not a setting and is ignored\n"
+    assert capsys.readouterr().err == warning
 
 
 def test_an_output_that_cannot_be_written_has_its_code(

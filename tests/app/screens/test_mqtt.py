@@ -476,11 +476,11 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
         stage.gateway.show(phase=LinkPhase.OFFLINE, detail="connection refused")
         for _ in range(3):
             await stage.turn()
-        told = (
+        toast = (
             "MQTT: mqtt://broker.example:1883 is unreachable (connection refused);"
             " connecting again."
         )
-        assert stage.toasts == [told]
+        assert stage.toasts == [toast]
         assert " tok/s     ✗ MQTT offline " in await stage.screen()
         stage.gateway.show(phase=LinkPhase.ONLINE, detail="")
         await stage.turn()

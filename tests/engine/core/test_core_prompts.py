@@ -55,11 +55,11 @@ def test_after_a_preemption_only_the_rest_is_computed_for_it(depth: int) -> None
     engine.step()
     engine.step()
     engine.commit()
-    told = engine.request("asks").num_told
+    reported = engine.request("asks").num_told
     engine.preempt("asks")
     engine.finish()
     learned = [plan.rows[0].start for plan in engine.runner.plans if plan.new]
-    assert learned == [0, told - 1]
+    assert learned == [0, reported - 1]
     assert engine.prompts["asks"] == len(PROMPT) + 40
 
 

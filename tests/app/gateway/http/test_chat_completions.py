@@ -52,10 +52,10 @@ def test_a_stream_is_the_whole_reply_in_pieces(serving: HttpServing, client: ope
                 stream_options={"include_usage": True},
             )
         )
-    *payload, last = chunks
-    assert "".join(one.choices[0].delta.content or "" for one in payload) == "You said: hello"
-    assert payload[0].choices[0].delta.role == "assistant"
-    assert [one.choices[0].finish_reason for one in payload if one.choices[0].finish_reason] == [
+    *pieces, last = chunks
+    assert "".join(one.choices[0].delta.content or "" for one in pieces) == "You said: hello"
+    assert pieces[0].choices[0].delta.role == "assistant"
+    assert [one.choices[0].finish_reason for one in pieces if one.choices[0].finish_reason] == [
         "stop"
     ]
     assert last.choices == []
@@ -141,10 +141,10 @@ def test_thinking_has_a_field_of_its_own() -> None:
         hidden = serving.ask(include_reasoning=False).json()["choices"][0]["message"]
         assert "reasoning_content" not in hidden
         assert hidden["content"] == "yes"
-        payload = serving.ask(stream=True).text
+        stream = serving.ask(stream=True).text
         deltas = [
             json.loads(line[6:])["choices"][0]["delta"]
-            for line in payload.splitlines()
+            for line in stream.splitlines()
             if line.startswith("data: {")
         ]
         assert "".join(one.get("reasoning_content", "") for one in deltas) == "hm"

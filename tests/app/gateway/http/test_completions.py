@@ -49,9 +49,9 @@ def test_each_prompt_has_its_replies(
 
 
 def test_a_stream_has_the_same_text(serving: HttpServing) -> None:
-    payload = complete(serving, prompt="Once", stream=True, stream_options={"include_usage": True})
+    stream = complete(serving, prompt="Once", stream=True, stream_options={"include_usage": True})
     events = [
-        json.loads(line[6:]) for line in payload.text.splitlines() if line.startswith("data: {")
+        json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")
     ]
     *pieces, usage = events
     assert "".join(one["choices"][0]["text"] for one in pieces) == "And then: Once"

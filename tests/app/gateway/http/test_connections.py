@@ -53,14 +53,14 @@ def answer(line: socket.socket) -> tuple[int, bytes]:
         piece = line.recv(1)
         assert piece, found
         found += piece
-    payload, body = found, b""
-    lengths = [one for one in payload.lower().split(b"\r\n") if one.startswith(b"content-length")]
+    header, body = found, b""
+    lengths = [one for one in header.lower().split(b"\r\n") if one.startswith(b"content-length")]
     size = int(lengths[0].split(b":")[1])
     while len(body) < size:
         piece = line.recv(size - len(body))
         assert piece, body
         body += piece
-    return int(payload[9:12]), body
+    return int(header[9:12]), body
 
 
 def has_busy(serving: HttpServing, count: int) -> bool:
@@ -204,8 +204,8 @@ def test_a_wish_for_another_protocol_is_not_granted_and_the_body_is_read(
     with connect(serving) as line, serving.running():
         for piece in (wish[:50], wish[50:] + body[:20], body[20:]):
             line.sendall(piece)
-        status, payload = answer(line)
-        assert (status, b"You said: hello" in payload) == (200, True)
+        status, reply = answer(line)
+        assert (status, b"You said: hello" in reply) == (200, True)
         line.sendall(wish + body + head("/version", "Connection: upgrade", "Upgrade: h2c"))
         assert answer(line)[0] == 200
         assert answer(line)[0] == 200
@@ -236,10 +236,10 @@ def test_nothing_is_tunnelled(serving: HttpServing) -> None:
 def test_a_request_states_its_host_once(serving: HttpServing, sent: bytes, status: int) -> None:
     with connect(serving) as line:
         line.sendall(sent)
-        code, payload = answer(line)
+        code, body = answer(line)
         assert code == status
         if b"Host" in sent and status == 400:
-            assert "Host is stated 2 times" in json.loads(payload)["error"]["message"]
+            assert "Host is stated 2 times" in json.loads(body)["error"]["message"]
 
 
 def test_a_handshake_that_does_not_come_counts_and_gives_way(tmp_path: Path) -> None:

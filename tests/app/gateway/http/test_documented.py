@@ -42,19 +42,19 @@ def names(kinds: tuple[type[Payload], ...]) -> set[str]:
 @pytest.mark.parametrize("heading", KINDS)
 def test_each_field_has_its_row_and_no_row_has_another(heading: str) -> None:
     rows = section(heading).split("| field |")[1].split("\n\n")[0].splitlines()
-    payload = {
+    documented = {
         name.split(".")[0]
         for row in rows
         if row.startswith("| `")
         for name in re.findall(r"`([^`]+)`", row.split("|")[1])
     }
-    assert payload == names(KINDS[heading])
+    assert documented == names(KINDS[heading])
 
 
 def test_each_field_of_tokens_is_told() -> None:
-    payload = section("Tokens")
+    text = section("Tokens")
     for name in names((TokenizeRequest, DetokenizeRequest)) - {"model"}:
-        assert re.search(rf"[`{{]{name}\b", payload), name
+        assert re.search(rf"[`{{]{name}\b", text), name
 
 
 def test_what_is_said_to_have_no_effect_is_not_read() -> None:

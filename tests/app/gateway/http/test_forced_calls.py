@@ -105,8 +105,8 @@ def test_of_responses(
     calls = [(one.name, one.arguments) for one in got.output]
     assert (calls, got.output_text) == (expected, "")
     choice = got.tool_choice
-    payload = choice if isinstance(choice, str) else choice.to_dict()
-    assert payload == asked["tool_choice"]
+    stated = choice if isinstance(choice, str) else choice.to_dict()
+    assert stated == asked["tool_choice"]
     # The ids of the reply are not how its model writes calls, so they are not gone on from.
     outcome: Any = {"type": "function_call_output", "call_id": got.output[0].call_id, "output": "x"}
     with forced.running():

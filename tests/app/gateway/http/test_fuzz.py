@@ -120,18 +120,18 @@ def test_whatever_is_sent_has_one_answer(examples: int) -> None:
 
 
 def test_the_document_tells_of_each_address(serving: HttpServing) -> None:
-    payload = serving.http.get("/openapi.json").json()
+    document = serving.http.get("/openapi.json").json()
     for path, kind in KINDS.items():
-        body = payload["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         assert body["schema"] == {"$ref": f"#/components/schemas/{kind.__name__}"}
-        fields = payload["components"]["schemas"][kind.__name__]["properties"]
+        fields = document["components"]["schemas"][kind.__name__]["properties"]
         assert set(fields) == set(kind.model_fields)
-    assert "get" in payload["paths"]["/v1/models/{name}"]
-    assert {*payload["paths"]["/v1/files"]} == {"get", "post"}
-    assert {one["name"] for one in payload["paths"]["/v1/files"]["get"]["parameters"]} == {
+    assert "get" in document["paths"]["/v1/models/{name}"]
+    assert {*document["paths"]["/v1/files"]} == {"get", "post"}
+    assert {one["name"] for one in document["paths"]["/v1/files"]["get"]["parameters"]} == {
         *("after", "limit", "order", "purpose")
     }
-    form = payload["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    fields = payload["components"]["schemas"][form["schema"]["$ref"].rpartition("/")[2]]
+    form = document["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    fields = document["components"]["schemas"][form["schema"]["$ref"].rpartition("/")[2]]
     assert fields["properties"]["file"]["format"] == "binary"
     assert fields["required"] == ["file", "purpose"]

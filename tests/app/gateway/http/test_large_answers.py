@@ -97,10 +97,10 @@ def test_a_large_answer_is_made_beside_the_loop(
     answer = ask(serving, seed=1)
     assert answer.status_code == 200
     assert "content-length" not in answer.headers
-    payload = [choice["logprobs"]["content"] for choice in answer.json()["choices"]]
-    assert len(payload) == 3
-    assert sum(map(len, payload)) > 3
-    assert sum(map(len, payload)) == answer.json()["usage"]["completion_tokens"]
+    entries = [choice["logprobs"]["content"] for choice in answer.json()["choices"]]
+    assert len(entries) == 3
+    assert sum(map(len, entries)) > 3
+    assert sum(map(len, entries)) == answer.json()["usage"]["completion_tokens"]
     # The loop makes the first part alone, as a small answer is as a whole: here, what is before.
     assert all(name.startswith("asyncio_") for name in threads)
 
@@ -132,9 +132,9 @@ def test_a_stream_in_parts_tells_the_same(serving: HttpServing, path: str) -> No
     chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if line[:7] == "data: {"]
     found = [one["choices"][0]["logprobs"] for one in chunks if one["choices"]]
     kind = "content" if is_chat else "tokens"
-    payload = [entry for one in found if one for entry in one[kind]]
-    assert payload == whole["logprobs"][kind]
-    assert len(payload) > 1
+    entries = [entry for one in found if one for entry in one[kind]]
+    assert entries == whole["logprobs"][kind]
+    assert len(entries) > 1
 
 
 @pytest.mark.parametrize(

@@ -258,9 +258,9 @@ def test_a_stream_tells_calls_as_blocks(serving: HttpServing) -> None:
         ("tool_use", {"place": "Rome"}),
     ]
     assert got.stop_reason == "tool_use"
-    payload = events(serving, messages=asking, tools=TOOLS)
-    assert [one["index"] for one in payload if one["type"] == "content_block_start"] == [0, 1, 2]
-    assert [one["index"] for one in payload if one["type"] == "content_block_stop"] == [0, 1, 2]
+    sent = events(serving, messages=asking, tools=TOOLS)
+    assert [one["index"] for one in sent if one["type"] == "content_block_start"] == [0, 1, 2]
+    assert [one["index"] for one in sent if one["type"] == "content_block_stop"] == [0, 1, 2]
 
 
 def test_tools_may_be_called_one_by_one_or_not_at_all(serving: HttpServing) -> None:
@@ -292,13 +292,13 @@ def test_thinking_is_told_to_those_who_ask_for_it() -> None:
         thinks, does_not = {"enable_thinking": True}, {"enable_thinking": False}
         assert sampling == [thinks, None, None, thinks, thinks, does_not]
         assert serving.engine.submissions[1].messages[1] == ChatMessage("assistant", "yes", "hm")
-        payload = events(serving, thinking=THINKING)
-        pieces = [one["delta"] for one in payload if one["type"] == "content_block_delta"]
+        sent = events(serving, thinking=THINKING)
+        pieces = [one["delta"] for one in sent if one["type"] == "content_block_delta"]
         assert "".join(one.get("thinking", "") for one in pieces) == "hm"
         assert "".join(one.get("text", "") for one in pieces) == "yes"
         kinds = [
             (one["index"], one["content_block"]["type"])
-            for one in payload
+            for one in sent
             if one["type"] == "content_block_start"
         ]
         assert kinds == [(0, "thinking"), (1, "text")]

@@ -119,8 +119,8 @@ def test_who_is_slow_is_ended_and_keeps_nobody_waiting(server: ServingProcess) -
                 with suppress(ConnectionError):
                     assert isinstance(key.fileobj, socket.socket)
                     key.fileobj.sendall(b"a")
-    assert {payload[:13] for number, payload in ends.items() if number % 2} == {b"HTTP/1.1 408 "}
-    assert {payload for number, payload in ends.items() if not number % 2} == {b""}
+    assert {answer[:13] for number, answer in ends.items() if number % 2} == {b"HTTP/1.1 408 "}
+    assert {answer for number, answer in ends.items() if not number % 2} == {b""}
 
 
 def test_bodies_that_are_broken_off_leave_nothing(server: ServingProcess) -> None:
@@ -161,16 +161,16 @@ def test_a_killed_server_breaks_its_streams_and_the_next_one_serves(tmp_path: Pa
             line.sendall(body)
             one.until(lambda: one.metrics()["vllm:num_requests_waiting"] == 1)
             one.step(20)
-            payload = b""
-            while payload.count(b"word ") < 5:
+            received = b""
+            while received.count(b"word ") < 5:
                 piece = line.recv(65536)
-                assert piece, payload
-                payload += piece
+                assert piece, received
+                received += piece
             one.kill()
-            payload += everything(line)
+            received += everything(line)
         # No last chunk, so that no client takes it for the end.
-        assert b"[DONE]" not in payload
-        assert not payload.endswith(b"0\r\n\r\n")
+        assert b"[DONE]" not in received
+        assert not received.endswith(b"0\r\n\r\n")
     with ServingProcess(tmp_path, port=one.port) as next_one, next_one.running():
         fields = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
         assert next_one.http.post("/v1/chat/completions", json=fields).status_code == 200

@@ -60,22 +60,22 @@ def test_openais_client_gets_those_of_a_prompt_alone(client: openai.OpenAI) -> N
     ids = tokenizer().encode(TEXT)
     expected = by_transformers(ids)
     assert (choice.text, choice.finish_reason) == (TEXT, "length")
-    payload = choice.logprobs
-    assert payload is not None
-    assert payload.token_logprobs is not None
-    assert payload.top_logprobs is not None
-    assert payload.text_offset is not None
-    assert len(payload.token_logprobs) == len(ids)
+    logprobs = choice.logprobs
+    assert logprobs is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.top_logprobs is not None
+    assert logprobs.text_offset is not None
+    assert len(logprobs.token_logprobs) == len(ids)
     # Nothing comes before the first one.
-    assert payload.token_logprobs[0] is payload.top_logprobs[0] is None
+    assert logprobs.token_logprobs[0] is logprobs.top_logprobs[0] is None
     for place in range(1, len(ids)):
         row = expected[place - 1]
-        assert payload.token_logprobs[place] == pytest.approx(float(row[ids[place]]), abs=NEAR)
-        (best,) = payload.top_logprobs[place].values()
+        assert logprobs.token_logprobs[place] == pytest.approx(float(row[ids[place]]), abs=NEAR)
+        (best,) = logprobs.top_logprobs[place].values()
         assert best == pytest.approx(float(row.max()), abs=NEAR)
-        assert best >= payload.token_logprobs[place]
+        assert best >= logprobs.token_logprobs[place]
     words = [tokenizer().decode(ids[:place]) for place in range(len(ids))]
-    assert payload.text_offset == [len(text.rstrip("\ufffd")) for text in words]
+    assert logprobs.text_offset == [len(text.rstrip("\ufffd")) for text in words]
     assert got.usage is not None
     assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (len(ids), 0)
 
@@ -87,15 +87,15 @@ def test_the_tokens_of_the_reply_follow(client: openai.OpenAI) -> None:
     )
     assert len(got.choices) == 4
     for choice, prompt in zip(got.choices, (ids, ids, ids[:3], ids[:3]), strict=True):
-        payload = choice.logprobs
-        assert payload is not None
-        assert payload.tokens is not None
-        assert payload.text_offset is not None
-        assert len(payload.tokens) == len(payload.text_offset) == len(prompt) + 3
+        logprobs = choice.logprobs
+        assert logprobs is not None
+        assert logprobs.tokens is not None
+        assert logprobs.text_offset is not None
+        assert len(logprobs.tokens) == len(logprobs.text_offset) == len(prompt) + 3
         text = tokenizer().decode(prompt)
         assert choice.text.startswith(text)
-        assert payload.text_offset[len(prompt)] == len(text)
-        assert "".join(payload.tokens[len(prompt) :]) == choice.text[len(text) :]
+        assert logprobs.text_offset[len(prompt)] == len(text)
+        assert "".join(logprobs.tokens[len(prompt) :]) == choice.text[len(text) :]
     first, second = (choice.logprobs for choice in got.choices[:2])
     assert first is not None
     assert second is not None
@@ -114,8 +114,8 @@ def test_a_stream_has_the_same(builtin_url: str) -> None:
         "temperature": 0,
     }
     whole = post(builtin_url, "/v1/completions", **asked).json()["choices"]
-    payload = post(builtin_url, "/v1/completions", **asked, stream=True).text
-    events = [json.loads(line[6:]) for line in payload.splitlines() if line.startswith("data: {")]
+    stream = post(builtin_url, "/v1/completions", **asked, stream=True).text
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
     for choice in whole:
         pieces = [
             one["choices"][0] for one in events if one["choices"][0]["index"] == choice["index"]
@@ -144,20 +144,20 @@ def test_vllms_form_has_them_by_token_id(builtin_url: str) -> None:
         max_tokens=1,
     ).json()
     for choice in got["choices"]:
-        first, *payload = choice["prompt_logprobs"]
+        first, *entries = choice["prompt_logprobs"]
         assert first is None
-        assert len(payload) == len(ids) - 1
-        for place, (token, found) in enumerate(zip(ids[1:], payload, strict=True)):
+        assert len(entries) == len(ids) - 1
+        for place, (token, found) in enumerate(zip(ids[1:], entries, strict=True)):
             assert 2 <= len(found) <= 3
             own = found[str(token)]
             assert own["decoded_token"] == tokenizer().decode([token])
             assert own["logprob"] == pytest.approx(float(expected[place, token]), abs=NEAR)
             others = [one["rank"] for name, one in found.items() if name != str(token)]
             assert own["rank"] in (1, 2) or others == [1, 2]
-    first, *payload = chat["prompt_logprobs"]
+    first, *entries = chat["prompt_logprobs"]
     assert first is None
-    assert len(payload) == chat["usage"]["prompt_tokens"] - 1
-    assert all(len(found) == 1 for found in payload)
+    assert len(entries) == chat["usage"]["prompt_tokens"] - 1
+    assert all(len(found) == 1 for found in entries)
     assert "prompt_logprobs" not in chat["choices"][0]
 
 

@@ -75,7 +75,7 @@ class Heard(NamedTuple):
     reply: Reply
 
     @property
-    def payload(self) -> str:
+    def sent(self) -> str:
         return "".join(self.early) + self.last
 
 
@@ -170,7 +170,7 @@ def test_what_is_told_piece_by_piece_is_the_whole_answer(
 ) -> None:
     text = "".join(fragments)
     heard, at_once = hermes.hear(cut(text, cuts)), hermes.hear([text])
-    assert heard.payload == heard.reply.text
+    assert heard.sent == heard.reply.text
     assert (heard.reply.text, heard.reply.use) == (at_once.reply.text, at_once.reply.use)
     if heard.reply.use is not None:
         assert "<tool_call>" not in "".join(heard.early)
@@ -198,7 +198,7 @@ def test_text_is_told_up_to_where_a_call_may_begin(
 
 
 @pytest.mark.parametrize(
-    ("begun", "text", "payload", "calls"),
+    ("begun", "text", "sent", "calls"),
     [
         ("the cat ", "is not." + CALL, "is not.", USE),
         ("the cat. ", CALL, "", USE),
@@ -218,7 +218,7 @@ def test_what_belongs_to_the_prompt_is_not_told(
     byte_level: PreTrainedTokenizerFast,
     begun: str,
     text: str,
-    payload: str,
+    sent: str,
     calls: tuple[ToolCall, ...],
     is_certain: bool,
 ) -> None:
@@ -226,7 +226,7 @@ def test_what_belongs_to_the_prompt_is_not_told(
     if not is_certain:
         response["fields"]["tool_calls"]["open_pattern"] = r"(?i:\s*<tool_call>)"
     heard = Replying(tool_calling(byte_level, response)).hear(text, begun=begun)
-    assert (heard.payload, heard.reply.text) == (payload, payload)
+    assert (heard.sent, heard.reply.text) == (sent, sent)
     assert (() if heard.reply.use is None else heard.reply.use.calls) == calls
 
 
@@ -239,7 +239,7 @@ def test_calls_without_tags_are_told_alike(
 ) -> None:
     text = "".join(fragments)
     heard, at_once = derived.hear(cut(text, cuts)), derived.hear([text])
-    assert heard.payload == heard.reply.text
+    assert heard.sent == heard.reply.text
     assert (heard.reply.text, heard.reply.use) == (at_once.reply.text, at_once.reply.use)
 
 
@@ -266,15 +266,15 @@ def test_calls_in_the_form_of_the_template_are_told(
                 (one.name, one.arguments) for one in USE
             ]
         cut_off = replying.hear(list(said + calls), reason=FinishReason.LENGTH)
-        assert (cut_off.payload, cut_off.reply.use) == (said + calls, None)
+        assert (cut_off.sent, cut_off.reply.use) == (said + calls, None)
     broken = replying.hear(calls.replace("days", "da\u0000ys")[: len(calls) // 2] + " and so on")
-    assert broken.payload == broken.reply.text
+    assert broken.sent == broken.reply.text
 
 
 def test_text_that_begins_otherwise_is_told_as_it_comes(derived: Replying) -> None:
     for text in ('{"name": "delete", "a": 1}', "[1, 2]", "```python\nprint()\n```", "[link](x)"):
         heard = derived.hear(list(text))
-        assert heard.payload == text
+        assert heard.sent == text
         assert len("".join(heard.early)) > len(text) - 3
         assert heard.reply.use is None
 
@@ -282,9 +282,9 @@ def test_text_that_begins_otherwise_is_told_as_it_comes(derived: Replying) -> No
 def test_a_reply_that_is_cut_off_is_told_as_it_was_written(hermes: Replying) -> None:
     text = "the cat." + CALL
     heard = hermes.hear(text, reason=FinishReason.LENGTH)
-    assert (heard.payload, heard.reply.use) == (text, None)
+    assert (heard.sent, heard.reply.use) == (text, None)
     stopped = hermes.hear(text, stop=("cat",))
-    assert (stopped.payload, stopped.reply.use) == ("the ", None)
+    assert (stopped.sent, stopped.reply.use) == ("the ", None)
 
 
 def test_special_tokens_tell_a_call_from_a_message(byte_level: PreTrainedTokenizerFast) -> None:
@@ -328,5 +328,5 @@ def test_what_was_told_stays_where_the_template_reads_otherwise(
     response = copy.deepcopy(RESPONSE)
     response["fields"]["content"] = {"open": "<say>", "close": "</say>"}
     heard = Replying(tool_calling(byte_level, response)).hear(f"the cat.{CALL}<say>the mat.</say>")
-    assert heard.payload == heard.reply.text == "the cat."
+    assert heard.sent == heard.reply.text == "the cat."
     assert heard.reply.use is not None

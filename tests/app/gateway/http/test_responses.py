@@ -81,8 +81,8 @@ def test_a_whole_response(serving: HttpServing, client: openai.OpenAI) -> None:
 
 
 def test_the_wire_of_a_stream(serving: HttpServing) -> None:
-    payload = events(serving, "think!")
-    kinds = [one["type"].removeprefix("response.") for one in payload]
+    sent = events(serving, "think!")
+    kinds = [one["type"].removeprefix("response.") for one in sent]
     assert kinds == [
         *("created", "in_progress"),
         *("output_item.added", "content_part.added", "reasoning_text.delta"),
@@ -91,10 +91,10 @@ def test_the_wire_of_a_stream(serving: HttpServing) -> None:
         *("output_text.done", "content_part.done", "output_item.done"),
         "completed",
     ]
-    final = payload[-1]["response"]
-    assert final["output"] == [one["item"] for one in payload if "item.done" in one["type"]]
+    final = sent[-1]["response"]
+    assert final["output"] == [one["item"] for one in sent if "item.done" in one["type"]]
     assert [one["content"][0]["text"] for one in final["output"]] == ["hm", "yes"]
-    assert [one["output_index"] for one in payload if "item.added" in one["type"]] == [0, 1]
+    assert [one["output_index"] for one in sent if "item.added" in one["type"]] == [0, 1]
     assert final["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
     whole = serving.http.get(f"/v1/responses/{final['id']}").json()
     assert whole == final
@@ -125,15 +125,15 @@ def test_what_is_asked_reaches_the_engine(serving: HttpServing, client: openai.O
             reasoning={"effort": "low"},
             text={"format": {"type": "text"}},
         )
-    (payload,) = serving.engine.submissions
-    assert payload.messages == (
+    (submission,) = serving.engine.submissions
+    assert submission.messages == (
         ChatMessage("system", "Be nice."),
         ChatMessage("system", "Be brief."),
         ChatMessage("user", "one"),
         ChatMessage("assistant", "two", "hm", tool_calls=(ToolCall("f", "{}", "c"),)),
         ChatMessage("tool", "three", tool_call_id="c", name="f"),
     )
-    assert payload.sampling == {
+    assert submission.sampling == {
         "temperature": 0.5,
         "top_p": 0.25,
         "chat_template_kwargs": {"reasoning_effort": "low"},
@@ -177,7 +177,7 @@ def test_a_stream_tells_calls_as_items(serving: HttpServing, client: openai.Open
         serving.running(),
         client.responses.stream(model="scripted", input="the weather?", tools=TOOLS) as stream,
     ):
-        kinds = {payload.type for payload in stream}
+        kinds = {event.type for event in stream}
         got = stream.get_final_response()
     assert "response.function_call_arguments.delta" in kinds
     assert [one.type for one in got.output] == ["message", "function_call", "function_call"]
@@ -272,9 +272,9 @@ def test_one_that_is_cut_off_is_incomplete(serving: HttpServing, client: openai.
         got = create(client, max_output_tokens=2)
     assert (got.status, got.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert got.output[-1].status == "incomplete"
-    payload = events(serving, "hello", max_output_tokens=2)
-    assert payload[-1]["type"] == "response.incomplete"
-    assert payload[-2]["item"] == payload[-1]["response"]["output"][-1]
+    sent = events(serving, "hello", max_output_tokens=2)
+    assert sent[-1]["type"] == "response.incomplete"
+    assert sent[-2]["item"] == sent[-1]["response"]["output"][-1]
 
 
 def test_an_error_within_a_stream_is_an_event(
@@ -282,11 +282,11 @@ def test_an_error_within_a_stream_is_an_event(
 ) -> None:
     monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
     with create(client, stream=True) as stream:
-        payload = iter(stream)
-        assert next(payload).type == "response.created"
+        received = iter(stream)
+        assert next(received).type == "response.created"
         (asked,) = serving.engine.submissions
         serving.engine.break_request(asked.request_id, "the device is gone")
-        *_, last = payload
+        *_, last = received
     assert (last.type, last.response.status) == ("response.failed", "failed")
     assert last.response.error.message == "the device is gone"
     assert serving.http.get(f"/v1/responses/{last.response.id}").status_code == 404

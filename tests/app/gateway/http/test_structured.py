@@ -123,8 +123,8 @@ def test_a_function_that_must_be_called_is() -> None:
         assert whole.message.tool_calls is not None
         (call,) = whole.message.tool_calls
         assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Oslo"}')
-        payload = [c.choices[0].delta.tool_calls for c in chunks if c.choices[0].delta.tool_calls]
-        assert [(one.id, one.function.arguments) for one in payload[0]] == [
+        sent = [c.choices[0].delta.tool_calls for c in chunks if c.choices[0].delta.tool_calls]
+        assert [(one.id, one.function.arguments) for one in sent[0]] == [
             (f"call_{serving.engine.submissions[1].request_id}_0", '{"city": "Oslo"}')
         ]
         assert chunks[-1].choices[0].finish_reason == "tool_calls"

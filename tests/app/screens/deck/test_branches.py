@@ -51,8 +51,8 @@ async def test_how_an_edit_ends_is_told_until_it_has(tmp_path: Path, key: str) -
         await _say(stage, "one")
         stage.app.notify("Another thing.")
         await stage.press("ctrl+up", "e")
-        told = "enter sends it as another branch; esc leaves it as it was."
-        assert stage.toasts == ["Another thing.", told]
+        hint = "enter sends it as another branch; esc leaves it as it was."
+        assert stage.toasts == ["Another thing.", hint]
         await stage.press(key)
         assert stage.toasts == ["Another thing."]
 

@@ -239,14 +239,14 @@ async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
             await stage.turn()
 
         fails = Mock(side_effect=StoreError("locked"))
-        for told in (1, 2):
+        for times in (1, 2):
             with monkeypatch.context() as broken:
                 broken.setattr(stage.store.drafts, "save", fails)
                 await write("a")
                 await write("b")
             stage.deck.drafts.keep()
-            assert stage.toasts == ["This draft is not saved: locked"] * told
-            assert stage.store.drafts.of(stage.sessions.current.key).text == "ab" * told
+            assert stage.toasts == ["This draft is not saved: locked"] * times
+            assert stage.store.drafts.of(stage.sessions.current.key).text == "ab" * times
 
 
 async def test_each_chat_keeps_its_own_draft(tmp_path: Path) -> None:

@@ -141,12 +141,12 @@ REFUSED = [
 
 async def test_what_cannot_be_is_refused_and_not_kept(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        for words, typed, told in REFUSED:
+        for words, typed, outcome in REFUSED:
             dialog = await find(stage, words)
             await stage.press("enter")
             await stage.press(*(k if k != "-" else "minus" for k in typed), "enter")
             await stage.screen()
-            assert dialog.outcome == told
+            assert dialog.outcome == outcome
             await stage.press(*("escape",) * 3)
             assert stage.app.screen is stage.deck
     assert not (tmp_path / "interface.toml").exists()
@@ -227,11 +227,11 @@ TAKEN = [
 
 async def test_a_key_that_has_a_meaning_is_refused(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        for name, key, told in TAKEN:
+        for name, key, outcome in TAKEN:
             dialog = await find(stage, name)
             await stage.press("enter", key)
             await stage.screen()
-            assert dialog.outcome == told
+            assert dialog.outcome == outcome
             await stage.press("escape")
             assert stage.app.screen is stage.deck
     assert not (tmp_path / "interface.toml").exists()

@@ -403,7 +403,7 @@ class Asking(nn.Module):
         return result
 
 
-class Payload(Mixing):
+class ByName(Mixing):
     """Is given a tensor by name, and something that is none."""
 
     def forward(self, share: float, *, x: Tensor | None = None, **others: str) -> Tensor:
@@ -415,7 +415,7 @@ class Payload(Mixing):
 class Telling(Asking):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__(inner)
-        self.asked = Payload(inner)
+        self.asked = ByName(inner)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.asked(0.5, x=x, also="this")
@@ -424,7 +424,7 @@ class Telling(Asking):
 
 def test_a_module_is_given_what_it_was_given_beside_its_tensor() -> None:
     graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Telling))
-    assert {one.name for one in only(Opaque, graph)} == {"Payload"}
+    assert {one.name for one in only(Opaque, graph)} == {"ByName"}
     agree(graph, recorded)
 
 

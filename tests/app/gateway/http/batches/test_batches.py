@@ -41,9 +41,9 @@ def ended(serving: HttpServing, client: OpenAI, batch: Batch) -> Batch:
 
 
 def counts(batch: Batch) -> tuple[int, int, int]:
-    payload = batch.request_counts
-    assert payload is not None
-    return payload.total, payload.completed, payload.failed
+    counted = batch.request_counts
+    assert counted is not None
+    return counted.total, counted.completed, counted.failed
 
 
 def running(serving: HttpServing) -> int:
@@ -108,13 +108,13 @@ def test_an_answer_has_the_headers_that_its_request_would_get(serving: HttpServi
         bodies = {"a": asking("a", **loose), "b": asking("b")}
         batch = ended(serving, client, start(client, [line(n, b) for n, b in bodies.items()]))
         alone = serving.http.post("/v1/chat/completions", json=bodies["a"])
-    payload = {
+    headers = {
         name: one["response"].get("headers")
         for name, one in answers(client, batch.output_file_id).items()
     }
     names = ("x-batchdeck-ignored", "x-batchdeck-loosened")
-    assert payload == {"a": {name: alone.headers[name] for name in names}, "b": None}
-    assert payload["a"]["x-batchdeck-loosened"] == "guided_json#/uniqueItems"
+    assert headers == {"a": {name: alone.headers[name] for name in names}, "b": None}
+    assert headers["a"]["x-batchdeck-loosened"] == "guided_json#/uniqueItems"
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_what_is_cancelled_keeps_what_was_answered(serving: HttpServing) -> None
     assert batch.status == "cancelled"
     total, completed, failed = counts(batch)
     assert total == completed + failed == 12
-    payload, faults = all_said(client, batch), answers(client, batch.error_file_id)
-    assert payload == {name: text for name, text in ECHOED.items() if name in payload}
-    assert {*payload} | {*faults} == {*NAMES}
+    said, faults = all_said(client, batch), answers(client, batch.error_file_id)
+    assert said == {name: text for name, text in ECHOED.items() if name in said}
+    assert {*said} | {*faults} == {*NAMES}
     assert {(one["error"]["code"], one["response"]) for one in faults.values()} == {
         ("batch_cancelled", None)
     }
@@ -273,10 +273,10 @@ def test_what_is_unanswered_when_it_expires_is_an_error(store_file: Path) -> Non
         client = client_of(second.url)
         batch = ended(second, client, batch)
         assert batch.status == "expired"
-        payload, faults = all_said(client, batch), answers(client, batch.error_file_id)
-    assert payload
-    assert {*payload} | {*faults} == {*NAMES}
-    assert not {*payload} & {*faults}
+        said, faults = all_said(client, batch), answers(client, batch.error_file_id)
+    assert said
+    assert {*said} | {*faults} == {*NAMES}
+    assert not {*said} & {*faults}
     assert {one["error"]["code"] for one in faults.values()} == {"batch_expired"}
 
 
@@ -422,9 +422,9 @@ def test_a_batch_whose_owner_may_store_no_more_ends_with_what_there_was_room_for
         client = client_of(serving.url)
         batch = start(client, [line(f"r{number}") for number in range(100)])
         assert ended(serving, client, batch).status == "completed"
-        payload = client.batches.retrieve(batch.id)
-        assert payload.request_counts.failed
-        assert "storage_exceeded" in client.files.content(payload.error_file_id).text
+        found = client.batches.retrieve(batch.id)
+        assert found.request_counts.failed
+        assert "storage_exceeded" in client.files.content(found.error_file_id).text
         # Nothing more begins, and what is deleted makes room.
         with pytest.raises(openai.APIStatusError, match="delete some") as refused:
             client.batches.create(
@@ -440,9 +440,9 @@ def test_without_a_store_there_is_chat_and_a_reason(
 ) -> None:
     with http_serving(store_file=tmp_path) as serving:  # which is a folder
         assert serving.ask().status_code == 200
-        with pytest.raises(openai.InternalServerError, match="log says why") as payload:
+        with pytest.raises(openai.InternalServerError, match="log says why") as refused:
             client_of(serving.url).batches.list()
-        assert payload.value.status_code == 503
+        assert refused.value.status_code == 503
         assert f"{tmp_path}: it cannot be" in caplog.text
         serving.until(lambda: "batches wait: " in caplog.text)
 

@@ -55,8 +55,8 @@ def served(asked: Path, pace: float) -> Iterator[tuple[subprocess.Popen[str], st
     )
     try:
         assert process.stderr is not None
-        payload = next(text for text in process.stderr if SERVING in text)
-        yield process, payload.partition(SERVING)[2].strip()
+        line = next(text for text in process.stderr if SERVING in text)
+        yield process, line.partition(SERVING)[2].strip()
     finally:
         process.kill()
         process.communicate()
@@ -89,8 +89,8 @@ def test_a_killed_server_loses_no_line_and_answers_none_twice(own_process: Path)
         client = client_of(url)
         until(lambda: client.batches.retrieve(batch.id).status == "completed")
         batch = client.batches.retrieve(batch.id)
-        payload = answers(client, batch.output_file_id)
-        assert {*payload} == {*NAMES}
+        answered = answers(client, batch.output_file_id)
+        assert {*answered} == {*NAMES}
         assert batch.error_file_id is None
         counts = batch.request_counts
         assert counts is not None

@@ -126,8 +126,8 @@ def test_names_types_labels_and_bounds_are_vllms(serving: HttpServing) -> None:
             assert (sample.labels["model_name"], sample.labels["engine"]) == ("scripted", "0")
     for name, bounds in BOUNDS.items():
         samples = found[f"vllm:{name}"].samples
-        payload = [s.labels["le"] for s in samples if s.name.endswith("_bucket")]
-        assert payload == [*(str(float(bound)) for bound in bounds), "+Inf"]
+        edges = [s.labels["le"] for s in samples if s.name.endswith("_bucket")]
+        assert edges == [*(str(float(bound)) for bound in bounds), "+Inf"]
     reasons = {s.labels["finished_reason"] for s in found["vllm:request_success"].samples}
     assert reasons == {"stop", "length", "abort", "error"}
 
@@ -175,8 +175,8 @@ def test_waiting_requests_are_told_by_cause_and_blocks_by_state(serving: HttpSer
     causes = {s.labels["cause"]: s.value for s in found["batchdeck:requests_waiting"].samples}
     assert causes["slot"] == sum(causes.values()) == 300 - 32
     by_reason = found["vllm:num_requests_waiting_by_reason"]
-    payload = {s.labels["reason"]: s.value for s in by_reason.samples}
-    assert payload == {"capacity": 300 - 32, "deferred": 0}
+    reasons = {s.labels["reason"]: s.value for s in by_reason.samples}
+    assert reasons == {"capacity": 300 - 32, "deferred": 0}
     assert value(found, "vllm:num_requests_running") == 32
     states = {s.labels["state"]: s.value for s in found["batchdeck:blocks"].samples}
     assert sum(states.values()) == 256
@@ -227,8 +227,8 @@ def test_nothing_goes_down_when_models_come_and_go(serving: HttpServing) -> None
     serving.ask("one two three")
     gauge = "vllm:kv_cache_usage_perc"
     found = when(serving, lambda read: ended(read) == 4 and bool(read[gauge].samples))
-    payload = found["vllm:request_success"].samples
-    stopped = {s.labels["model_name"]: s.value for s in payload if s.value}
+    ends = found["vllm:request_success"].samples
+    stopped = {s.labels["model_name"]: s.value for s in ends if s.value}
     assert stopped == {"scripted": 2, "other": 2}
     assert [s.labels["model_name"] for s in found[gauge].samples] == ["other"]
 
@@ -258,8 +258,8 @@ def test_a_scrape_asks_the_engine_nothing() -> None:
         with pytest.MonkeyPatch.context() as patch:
             for asked in ("snapshot", "step_records", "status"):
                 patch.delattr(ScriptedEngine, asked)
-            payload = generate_latest(exposition).decode()
-    assert 'finished_reason="stop",model_name="scripted"} 1.0' in payload
+            text = generate_latest(exposition).decode()
+    assert 'finished_reason="stop",model_name="scripted"} 1.0' in text
 
 
 def test_gpus_are_told_with_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +270,8 @@ def test_gpus_are_told_with_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None
         found = read(serving)
     assert value(found, "batchdeck:gpu_memory_used_bytes", uuid="GPU-1", name="NVIDIA H100") == 31
     assert value(found, "batchdeck:gpu_memory_total_bytes", uuid="MIG-1") == 10
-    payload = found["batchdeck:gpu_utilization_ratio"].samples
-    assert [(s.labels["uuid"], s.value) for s in payload] == [("GPU-1", 0.87)]
+    samples = found["batchdeck:gpu_utilization_ratio"].samples
+    assert [(s.labels["uuid"], s.value) for s in samples] == [("GPU-1", 0.87)]
 
 
 def test_names_may_have_our_prefix() -> None:

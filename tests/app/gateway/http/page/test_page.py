@@ -195,12 +195,12 @@ NUMBERS = [
 def test_numbers_are_written_as_in_the_terminal(serving: HttpServing, open_page: Any) -> None:
     page = open_page(serving)
     page.until(LIVE)
-    payload = page.value(
+    shown = page.value(
         "import('/page/figures.js').then(({ compact, duration, percent }) => "
         f"{json.dumps([*NUMBERS, None])}.map((one) => [compact(one), duration(one), percent(one)]))"
     )
     expected = [[compact(one), duration(one), percent(one)] for one in (*NUMBERS, None)]
-    assert payload == expected
+    assert shown == expected
 
 
 def test_a_wrong_key_is_told_and_another_one_asked_for(open_page: Any) -> None:
@@ -265,8 +265,8 @@ def test_keys_go_through_steps_and_blocks(open_page: Any) -> None:
         page.value("document.getElementById('blocks').focus()")
         page.press("ArrowRight")
         page.press("ArrowLeft")
-        payload = page.value("document.getElementById('blocks').getAttribute('aria-valuetext')")
-        assert payload == "block 0: used by #1 one two three four five six"
+        shown = page.value("document.getElementById('blocks').getAttribute('aria-valuetext')")
+        assert shown == "block 0: used by #1 one two three four five six"
         page.press("Enter")
         page.until("document.querySelector('#sessions-rows tr.chosen')")
         assert page.complaints == []

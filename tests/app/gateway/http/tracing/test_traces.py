@@ -83,23 +83,26 @@ def test_a_chat_is_a_span_with_its_phases(spans: InMemorySpanExporter, stream: b
     assert span.parent is not None
     assert f"{span.context.trace_id:032x}" == PARENT.split("-")[1]
     assert f"{span.parent.span_id:016x}" == PARENT.split("-")[2]
-    payload = dict(span.attributes or {})
-    assert payload["gen_ai.operation.name"] == "chat"
-    assert payload["gen_ai.request.model"] == "scripted"
-    assert (payload["gen_ai.request.temperature"], payload["gen_ai.request.max_tokens"]) == (0.5, 9)
-    assert payload["gen_ai.response.finish_reasons"] == ("stop",)
-    assert payload["http.response.status_code"] == 200
-    names = {name for name in payload if name.startswith("gen_ai.")}
+    attributes = dict(span.attributes or {})
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.request.model"] == "scripted"
+    assert (attributes["gen_ai.request.temperature"], attributes["gen_ai.request.max_tokens"]) == (
+        0.5,
+        9,
+    )
+    assert attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert attributes["http.response.status_code"] == 200
+    names = {name for name in attributes if name.startswith("gen_ai.")}
     assert names - CONVENTIONS == LATENCIES
     if not stream:
         usage = answer.json()["usage"]
-        assert payload["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
-        assert payload["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+        assert attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+        assert attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
     assert [child.name for child in children] == ["queue", "prefill", "decode"]
     for child, name in zip(
         children, ("time_in_queue", "time_in_model_prefill", "time_in_model_decode"), strict=True
     ):
-        assert seconds(child) == pytest.approx(payload[f"gen_ai.latency.{name}"], abs=1e-6)
+        assert seconds(child) == pytest.approx(attributes[f"gen_ai.latency.{name}"], abs=1e-6)
     for earlier, later in pairwise(children):
         assert earlier.end_time == later.start_time
 
@@ -191,5 +194,5 @@ def test_without_the_library_a_warning_says_what_brings_it(
     monkeypatch.delitem(sys.modules, "app.gateway.http.tracing.traces", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     assert open_traces({ENDPOINTS[0]: "http://127.0.0.1:1"}) is None
-    (payload,) = [r.getMessage() for r in caplog.records if "batchdeck[otel]" in r.getMessage()]
-    assert payload.startswith("OTEL_EXPORTER_OTLP_ENDPOINT is set")
+    (line,) = [r.getMessage() for r in caplog.records if "batchdeck[otel]" in r.getMessage()]
+    assert line.startswith("OTEL_EXPORTER_OTLP_ENDPOINT is set")

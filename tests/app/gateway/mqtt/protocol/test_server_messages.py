@@ -1,4 +1,4 @@
-"""What a server tells: replies, cards and figures, as the schema has them."""
+"""Messages of a server: replies, cards and figures, as the schema has them."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ REPLIES: dict[str, Accepted | DeltaReply | Final | ErrorReply] = {
 def test_a_reply_is_compact_and_whole(kind: str) -> None:
     reply = REPLIES[kind]
     payload = reply.encode()
-    told = json.loads(payload)
-    assert (told["v"], told["type"], told["request_id"]) == (1, kind, "r1")
-    assert list(told) == list(type(reply).model_fields)
-    assert payload == json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    fields = json.loads(payload)
+    assert (fields["v"], fields["type"], fields["request_id"]) == (1, kind, "r1")
+    assert list(fields) == list(type(reply).model_fields)
+    assert payload == json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
     assert parse_reply(payload) == reply
     # A later server may add to it.
     assert parse_reply(payload[:-1] + b',"more":{"a":[1]}}') == reply

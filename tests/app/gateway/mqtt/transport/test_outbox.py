@@ -30,7 +30,7 @@ def message(flow: str, payload: bytes = b"") -> Outgoing:
     return Outgoing("topic", payload, flow=flow)
 
 
-def told() -> Confirmation:
+def confirmation() -> Confirmation:
     return asyncio.get_running_loop().create_future()
 
 
@@ -56,7 +56,7 @@ async def test_each_is_told_what_became_of_it() -> None:
     socket = Socket()
     outbox = Outbox(socket.write)
     outbox.window = 2
-    futures = [told() for _ in range(4)]
+    futures = [confirmation() for _ in range(4)]
     sent = [message("one", b"%d" % n) for n in range(4)]
     for one, future in zip(sent, futures, strict=True):
         outbox.add(one, future)
@@ -77,7 +77,7 @@ async def test_each_is_told_what_became_of_it() -> None:
 async def test_what_is_left_is_lost_with_the_connection() -> None:
     outbox = Outbox(Socket().write)
     outbox.window = 1
-    futures = [told(), told(), told()]
+    futures = [confirmation(), confirmation(), confirmation()]
     for flow, future in zip("aab", futures, strict=True):
         outbox.add(message(flow), future)
     futures[0].cancel()
