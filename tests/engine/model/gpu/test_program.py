@@ -177,7 +177,6 @@ def test_a_kernel_that_computes_something_else_is_found_at_load(
 
 
 @pytest.mark.usefixtures("short_scripts")
-@pytest.mark.usefixtures("short_scripts")
 def test_what_a_kernel_gets_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.model.gpu import program
 

@@ -61,7 +61,7 @@ KINDS = {
     "perhead": ("deepseek_v2",),
     "beside": ("minicpm3",),
 }
-# Each kind in both types, which know no model.
+# Each kind in both types: they alternate where a kind has several models.
 IN_TYPES = [
     (kind, name, dtype)
     for kind, names in KINDS.items()
