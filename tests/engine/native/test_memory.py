@@ -28,7 +28,7 @@ def move():
         native.map_file(pages, file.fileno(), 0)
         native.unmap_file(pages)
 
-thread = threading.Thread(target=move)
+thread = threading.Thread(target=move, daemon=True)
 thread.start()
 for _ in range(4000):
     held = [mmap.mmap(-1, 1 << 20) for _ in range(8)]
