@@ -14,7 +14,6 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn.server
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.gateway.http import gateway, openapi
@@ -87,9 +86,7 @@ async def _sleep(seconds: float) -> None:
     await asyncio.sleep(min(seconds, 0.005))
 
 
-@cache
-def _schemas(*kinds: tuple[type[BaseModel], Any]) -> Any:
-    return models_json_schema(kinds, ref_template="#/components/schemas/{model}")
+_schemas = cache(models_json_schema)
 
 
 @contextmanager
@@ -105,9 +102,13 @@ def http_serving(
         # and another 0.1 s when it does; the schemas of the requests take 60 ms.
         patch.setattr(gateway, "LOOK_SECONDS", 0.05)
         patch.setattr(gateway, "VIEW_SECONDS", 0.02)
-        patch.setattr(uvicorn.server, "asyncio", SimpleNamespace(**vars(asyncio)))
-        patch.setattr(uvicorn.server.asyncio, "sleep", _sleep)
-        patch.setattr(openapi, "models_json_schema", lambda kinds, **_: _schemas(*kinds))
+        hurried = SimpleNamespace(**{**vars(asyncio), "sleep": _sleep})
+        patch.setattr(uvicorn.server, "asyncio", hurried)
+        patch.setattr(
+            openapi,
+            "models_json_schema",
+            lambda kinds, **given: _schemas(tuple(kinds), **given),
+        )
         one = HttpServing(store_file or Path(folder) / "store.db", engine, **settings)
         try:
             yield one
