@@ -39,7 +39,7 @@ def docstring(package: str) -> str:
 
 @cache
 def tree() -> tuple[frozenset[str], frozenset[str]]:
-    """The names of files and packages, and all words of the sources without the tests."""
+    """The names of files and packages, and these without suffixes with all words of the sources."""
     tops = [ROOT / top for top in (*TOPS, "docs", "tests")]
     files = {path for top in tops for path in top.rglob("*") if path.suffix in SUFFIXES}
     files |= {path for path in ROOT.iterdir() if path.suffix in SUFFIXES}
@@ -53,6 +53,7 @@ def tree() -> tuple[frozenset[str], frozenset[str]]:
     names = {path.name for path in paths} | {str(path) for path in paths}
     names |= {f"{parent.name}/" for path in paths for parent in path.parents}
     names |= {f"{parent}/" for path in paths for parent in path.parents}
+    words |= {Path(name).stem for name in names}
     return frozenset(names), frozenset(words)
 
 
@@ -80,9 +81,7 @@ def unknown(text: str) -> list[str]:
             known = True
         else:
             parts = name.split(".")
-            known = (ROOT / "/".join(parts)).exists() or parts[-1] in words | {
-                Path(file).stem for file in files
-            }
+            known = (ROOT / "/".join(parts)).exists() or parts[-1] in words
         if not known:
             missing.append(name)
     return missing
