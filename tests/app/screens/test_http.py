@@ -29,8 +29,9 @@ async def test_gateways_share_a_place_that_the_one_asked_for_has(tmp_path: Path)
             assert not other.display, size
             shown = [one for _, one in panels.numbered if one.display]
             regions = [one.region for one in shown]
-            assert not any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
-            assert all(stage.deck.region.contains_region(region) for region in regions)
+            overlap = any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
+            assert not overlap, (size, key)
+            assert all(stage.deck.region.contains_region(one) for one in regions), (size, key)
             await stage.press("escape")
 
 

@@ -438,17 +438,19 @@ async def test_every_panel_has_room_beside_the_broker(tmp_path: Path) -> None:
             shown = [panel for _, panel in deck.panels.numbered if panel.display]
             everything = [*shown, *([deck.chat] if deck.chat.display else [])]
             regions = [widget.region for widget in everything]
-            assert not any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
-            assert all(deck.region.contains_region(region) for region in regions)
-            assert all(region.height >= 5 and region.width >= 30 for region in regions)
+            case = f"{size} {keys} {regions}"
+            overlap = any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
+            assert not overlap, case
+            assert all(deck.region.contains_region(region) for region in regions), case
+            assert all(region.height >= 5 and region.width >= 30 for region in regions), case
             if deck.panels.mqtt in shown:
-                assert deck.panels.mqtt.region.height >= 8
+                assert deck.panels.mqtt.region.height >= 8, case
             if keys == ("8",):
-                assert deck.panels.mqtt in shown
-                assert deck.panels.mqtt.has_focus
-                assert "✓ online" in await stage.screen()
+                assert deck.panels.mqtt in shown, case
+                assert deck.panels.mqtt.has_focus, case
+                assert "✓ online" in await stage.screen(), case
             if keys == ("7",):
-                assert deck.panels.log in shown
+                assert deck.panels.log in shown, case
 
 
 async def test_without_a_gateway_the_panel_says_how_to_have_one(tmp_path: Path) -> None:

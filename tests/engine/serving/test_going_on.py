@@ -32,7 +32,7 @@ def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(
     for cut in CUTS:
         short = {**greedy, "max_tokens": cut}
         text, finish = _answer(built_in, Submission(messages=(QUESTION,), sampling=short))
-        assert finish.reason is FinishReason.LENGTH
+        assert finish.reason is FinishReason.LENGTH, cut
         assert whole.startswith(text)
         assert len(text) < len(whole)
         messages = (QUESTION, ChatMessage("assistant", text))
@@ -45,11 +45,11 @@ def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(
                 sampling={**greedy, "max_tokens": 40 - cut},
             ),
         )
-        assert rest == whole
-        assert ending.reason is end.reason
-        assert ending.context == end.context
-        assert ending.usage.completion_tokens == end.usage.completion_tokens
-        assert ending.usage.prompt_tokens == end.usage.prompt_tokens
+        assert rest == whole, cut
+        assert ending.reason is end.reason, cut
+        assert ending.context == end.context, cut
+        assert ending.usage.completion_tokens == end.usage.completion_tokens, cut
+        assert ending.usage.prompt_tokens == end.usage.prompt_tokens, cut
     follows, its_end = _answer(
         built_in,
         Submission(

@@ -202,6 +202,7 @@ def test_what_is_wrong_is_named(
     assert serving.engine.submissions == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -218,18 +219,17 @@ def test_what_is_wrong_is_named(
     ],
 )
 def test_what_does_not_fit_is_known_to_clients_that_shorten_their_chats(
-    serving: HttpServing, fields: dict[str, Any], param: str, words: str
+    serving: HttpServing, fields: dict[str, Any], param: str, words: str, stream: bool
 ) -> None:
     """By OpenAI's code, and by words that coding assistants look for, in a stream, too."""
-    for stream in (False, True):
-        answer = serving.http.post("/v1/chat/completions", json={**fields, "stream": stream})
-        error = answer.json()["error"]
-        assert answer.status_code == 400
-        assert (error["type"], error["code"], error["param"]) == (
-            *("invalid_request_error", "context_length_exceeded", param),
-        )
-        assert error["message"].startswith(words)
-        assert re.search(r"maximum context length is \d+ tokens", error["message"])
+    answer = serving.http.post("/v1/chat/completions", json={**fields, "stream": stream})
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert (error["type"], error["code"], error["param"]) == (
+        *("invalid_request_error", "context_length_exceeded", param),
+    )
+    assert error["message"].startswith(words)
+    assert re.search(r"maximum context length is \d+ tokens", error["message"])
 
 
 def test_what_fits_no_chat_is_no_reason_to_shorten_one(serving: HttpServing) -> None:

@@ -136,9 +136,9 @@ async def test_undo_wherever_the_policy_is_chosen(tmp_path: Path) -> None:
             stage.engine.set_knobs({"max_num_seqs": 4}, "somebody")
             await stage.press(panel, "u")
             assert _knob(stage, "max_num_seqs") == 32, panel
-            assert stage.toasts[-1] == "Undone: max_num_seqs 4→32."
+            assert stage.toasts[-1] == "Undone: max_num_seqs 4→32.", panel
             await stage.press("u")
-            assert stage.toasts[-1] == "There is no knob change to undo."
+            assert stage.toasts[-1] == "There is no knob change to undo.", panel
 
 
 async def test_undo_takes_back_a_turn_and_not_a_press(tmp_path: Path) -> None:
