@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from app.gateway.http import gateway, openapi
 from app.gateway.http.gateway import HttpGateway
 from app.gateway.http.settings import HttpSettings
+from app.gateway.http.view import HttpView
 from tests.support.driving import TIMEOUT, Driving
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -73,6 +74,12 @@ class HttpServing(Driving):
 
         self.until(is_idle)
         assert self.gateway._exchanges.num_waiting == self.gateway._exchanges.num_replies == 0
+
+    def look(self) -> HttpView:
+        """The gateway's next view: the last one may have been made before its latest answer."""
+        before = self.gateway.view()
+        self.until(lambda: self.gateway.view() is not before)
+        return self.gateway.view()
 
     def told(self) -> object:
         return self.gateway.view()
