@@ -18,6 +18,7 @@ async def test_all_that_is_drawn_is_ascii(tmp_path: Path) -> None:
                 await stage.press(*filter(None, [keys]))
                 await stage.app.workers.wait_for_complete()
                 drawn = await stage.screen()
+                assert (stage.app.screen is stage.deck) == (keys in ("", "f2", "6")), (size, keys)
                 assert {one for one in drawn if not one.isascii()} == set(), (size, keys)
                 if keys not in ("f2", "6"):
                     await stage.press(*filter(None, [keys and "escape"]))

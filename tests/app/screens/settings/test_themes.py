@@ -43,6 +43,7 @@ async def test_all_text_of_a_dialog_is_legible(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         for keys in (("f1",), ("f3",), ("f9", "down"), ("f2", "p")):
             await stage.press(*keys)
+            assert stage.app.screen is not stage.deck, keys
             assert await faint_in(stage, SOME) == {}, keys
             await stage.press("escape")
 
