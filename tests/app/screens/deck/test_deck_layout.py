@@ -167,9 +167,9 @@ async def test_the_keys_below_fit(tmp_path: Path) -> None:
             keys = stage.deck.key_bar.shown()
             # Each is there in full, and they stand in their order.
             found = [bar.find(f" {key.sign} {key.words} ") for key in keys]
-            assert -1 not in found
-            assert found == sorted(found)
-            assert "Chat" in [key.words for key in keys]
+            assert -1 not in found, (size, panel, bar)
+            assert found == sorted(found), (size, panel, bar)
+            assert "Chat" in [key.words for key in keys], (size, panel)
 
 
 async def test_an_idle_map_is_not_the_largest_room(tmp_path: Path) -> None:

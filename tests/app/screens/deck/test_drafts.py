@@ -192,10 +192,11 @@ async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(tmp_path: Pat
             path.unlink(missing_ok=True)
             if content is not None:
                 path.write_bytes(content)
-            assert not stage.deck.drafts.attach(str(path))
+            assert not stage.deck.drafts.attach(str(path)), sentence
             await stage.turn()
             assert stage.toasts[-1].startswith(sentence.format(path=path))
-            assert (stage.prompt, stage.deck.chat.composer.attachments) == ("Sum it up.", ())
+            assert stage.prompt == "Sum it up.", sentence
+            assert stage.deck.chat.composer.attachments == (), sentence
         assert not stage.deck.drafts.attach("~nobody-of-that-name/file")
         await stage.turn()
         assert stage.toasts[-1].startswith("~nobody-of-that-name/file is no file")

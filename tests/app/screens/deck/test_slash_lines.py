@@ -92,7 +92,7 @@ async def test_what_is_wrong_is_said_and_the_line_stays(tmp_path: Path) -> None:
             (toast,) = stage.toasts
             assert toast.startswith(sentence)
             assert stage.prompt == line
-            assert stage.engine.submissions == []
+            assert stage.engine.submissions == [], line
             stage.app.clear_notifications()
 
 

@@ -85,7 +85,7 @@ async def test_it_opens_about_the_panel_that_has_the_focus(tmp_path: Path) -> No
             await stage.press(*keys, "f1")
             names = await headings(stage)
             assert names[0] == first
-            assert "Everywhere" in names
+            assert "Everywhere" in names, first
             await stage.press("f1")
 
 
@@ -147,7 +147,7 @@ async def test_it_says_what_the_words_of_each_panel_mean(tmp_path: Path) -> None
             ("8", ("live", "no token", "unacked")),
         ):
             await stage.press(panel, "f1")
-            assert isinstance(stage.app.screen, HelpScreen)
+            assert isinstance(stage.app.screen, HelpScreen), panel
             said = stage.app.screen.sections[0].words
             assert {word: said[word] for word in words} == {word: GLOSSES[word] for word in words}
             await stage.press("f1")

@@ -104,7 +104,8 @@ def test_a_recipe_is_a_decoder_here_and_whole_once_it_was_unpickled(
     for pairs in (None, tmp_path, tmp_path):  # not kept, kept, and read
         recipe = TokenizerRecipe(read_header(path).metadata, path, pairs)
         again = pickle.loads(pickle.dumps(recipe))
-        assert [again.encode(text) for text in TEXTS] == [whole.encode(text) for text in TEXTS]
+        found = [again.encode(text) for text in TEXTS]
+        assert found == [whole.encode(text) for text in TEXTS], pairs
 
 
 @pytest.mark.parametrize(
