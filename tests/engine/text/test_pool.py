@@ -374,7 +374,7 @@ def test_a_process_that_encodes_has_no_secrets(monkeypatch: pytest.MonkeyPatch) 
     try:
         started = psutil.Process(process._process.pid)
         while not is_worker(started):
-            pass
+            assert process._process.poll() is None, "it ended at once"
         there = started.environ()
     finally:
         process.close()
