@@ -9,7 +9,7 @@ from tests.support.http_serving import HttpServing, http_serving
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[HttpServing]:
-    """One gateway for the tests of a file, since its end takes 0.1 s."""
+    """One gateway for the tests of a file."""
     with http_serving() as one:
         yield one
 

@@ -45,7 +45,7 @@ def client(serving: HttpServing) -> anthropic.Anthropic:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[HttpServing]:
-    """Who asks for the weather gets calls, and anybody else an echo."""
+    """A question for the weather gets calls, and any other message an echo."""
     with http_serving(ScriptedEngine({"the weather?": CALLS})) as one:
         yield one
 
