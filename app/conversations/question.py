@@ -47,7 +47,7 @@ def read_attachment(path: Path) -> Attachment:
     """
     try:
         if not path.is_file():
-            what = "is a folder" if path.is_dir() else "is no file"
+            what = "is a folder" if path.is_dir() else "is not a file"
             raise InvalidRequestError(f"{path} {what}; a text file can be attached", "attachment")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -179,7 +179,7 @@ NO_TEXT: list[tuple[bytes | None, str]] = [
     (b"\x89PNG\r\n", "{path} (6 bytes) is not text: byte 0 is not of UTF-8"),
     (b"a\0b", "{path} (3 bytes) is not text: byte 1 is not of UTF-8"),
     (b" \n", "{path} is empty; only text files can be attached"),
-    (None, "{path} is no file; a text file can be attached"),
+    (None, "{path} is not a file; a text file can be attached"),
     (b"x" * (MAX_BYTES + 1), "{path} has 4,194,305 bytes; at most 4,194,304 can be attached"),
 ]
 
@@ -199,7 +199,7 @@ async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(tmp_path: Pat
             assert stage.deck.chat.composer.attachments == (), sentence
         assert not stage.deck.drafts.attach("~nobody-of-that-name/file")
         await stage.turn()
-        assert stage.toasts[-1].startswith("~nobody-of-that-name/file is no file")
+        assert stage.toasts[-1].startswith("~nobody-of-that-name/file is not a file")
 
 
 async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ WRONG = [
     ),
     ("/import /none", "/none is not a file; chats are imported from JSON."),
     ("/new-chat now", "/new-chat takes no text after it."),
-    ("/attach /none", "/none is no file; a text file can be attached"),
+    ("/attach /none", "/none is not a file; a text file can be attached"),
     ("/model", "/model needs a name, a folder, a file or a hub id."),
     ("/save", "A prompt cannot be called '': a name has up to 40 letters"),
     ("/save new-chat x", "/new-chat is a command; choose another name."),
