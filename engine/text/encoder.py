@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,7 @@ from engine.text.messages import (
     with_ids,
 )
 from engine.text.openings import Openings, distinct, openings, states_calls
+from engine.text.table import TokenTable
 from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
@@ -245,6 +247,14 @@ class ChatEncoder:
             if found:
                 return [max(found)[1]]
         return []
+
+    def table(self) -> TokenTable | None:
+        """The tokens, for decoding; None if only the tokenizer's own code decodes."""
+        return TokenTable.of(self._tokenizer)
+
+    def pickled(self) -> bytes:
+        """The tokenizer, pickled."""
+        return pickle.dumps(self._tokenizer)
 
     def words(self) -> list[bytes]:
         """The bytes of each token, by id."""

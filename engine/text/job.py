@@ -10,6 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -22,6 +23,7 @@ from engine.api.tools import ToolUse
 from engine.structure.compiler import STACK_BYTES
 from engine.structure.lead import Lead
 from engine.text.openings import Openings
+from engine.text.table import TokenTable
 
 if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
@@ -329,6 +331,50 @@ class ReplyJob(Job[ToolUse | None]):
         if isinstance(error, MemoryError):
             return Job._failed(self, error)
         return _UNREADABLE + cause_of(error).encode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class TableJob(_Question[TokenTable | None]):
+    """The tokens, for decoding; None if only the tokenizer's own code decodes
+    (`ChatEncoder.table`).
+    """
+
+    name: ClassVar[str] = "listing the tokens"
+    failure: ClassVar[str] = "the tokens cannot be listed"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    def run(self, encoder: ChatEncoder) -> TokenTable | None:
+        return encoder.table()
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        table = self.run(encoder)
+        if table is not None:
+            with suppress(Exception):  # Its decoder is code, or a template is no JSON.
+                return table.pack()
+        return b""
+
+    def unpack(self, packed: bytes) -> TokenTable | None:
+        return TokenTable.unpack(packed) if packed else None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob(_Question[bytes]):
+    """The tokenizer, pickled for another such process (`ChatEncoder.pickled`). The program must not
+    unpickle it.
+    """
+
+    name: ClassVar[str] = "copying the tokenizer"
+    failure: ClassVar[str] = "the tokenizer cannot be copied"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    def run(self, encoder: ChatEncoder) -> bytes:
+        return encoder.pickled()
+
+    def pack(self, encoder: ChatEncoder) -> bytes:
+        return self.run(encoder)
+
+    def unpack(self, packed: bytes) -> bytes:
+        return packed
 
 
 @dataclass(frozen=True, slots=True)

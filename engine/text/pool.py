@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from engine.api.errors import EngineError, ModelError, UnavailableError
-from engine.text.job import JOB_SECONDS, Job
+from engine.text.job import JOB_SECONDS, CopyJob, Job
 from engine.text.process import EncoderProcess, KilledError
 from engine.text.worker import Start
 
@@ -71,10 +71,15 @@ class EncoderPool:
         for process in self._idle:
             process.begin(self._start)
 
-    def keep(self, tokenizer: object) -> None:
-        """Keep the tokenizer for later processes, which would read it from its files otherwise."""
+    def keep(self) -> None:
+        """Keep the first process's tokenizer for later processes, which would otherwise read it
+        from its files.
+
+        Raises:
+            EngineError: see `Encoder.run`.
+        """
         assert self._start is not None
-        self._start = self._start._replace(tokenizer=pickle.dumps(tokenizer))
+        self._start = self._start._replace(tokenizer=self.run(CopyJob()))
 
     def run(self, job: Job[T]) -> T:
         """Run a job, and again if its process was killed: most likely the system or an operator did

@@ -9,6 +9,7 @@ instead, and the process ends. The process also ends when its standard input doe
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -67,6 +68,9 @@ def main() -> None:
     if (frame := read_frame(requests)) is None:
         return
     start = Start(*pickle.loads(frame))
+    # The collector would search a growing vocabulary again and again: 0.07 s of 0.8 s for 262,144
+    # tokens.
+    gc.disable()
     try:
         tokenizer = pickle.loads(start.tokenizer)
         _answer(answers, b"")
@@ -75,6 +79,8 @@ def main() -> None:
     except BaseException as error:
         _answer(answers, cause_of(error).encode())
         return
+    gc.freeze()
+    gc.enable()
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
         job: Job[Any] = pickle.loads(frame)

@@ -45,6 +45,7 @@ from engine.model.files.folder import (
 )
 from engine.model.files.meter import Meter
 from engine.model.files.size_text import show_bytes
+from engine.model.files.tokenizer import FolderTokenizer
 from engine.model.loading import packed
 from engine.model.loading.packed import MappedWeights
 from engine.model.loading.plan import Plan
@@ -78,7 +79,7 @@ from engine.simulation.devices import Device
 from engine.text.channels import Channels
 from engine.text.codec import ChatCodec
 from engine.text.grammars import Grammars
-from engine.text.job import Encoder, EndsJob
+from engine.text.job import Encoder, EndsJob, TableJob
 from engine.text.pool import EncoderPool, encoding
 from engine.text.vocabulary import Vocabulary
 
@@ -140,34 +141,39 @@ def _load_entry(
         with blaming(f"{path} cannot be loaded"):
             source = Source.read(request, entry, path, encoder)
             plan = Plan.make(source)
-            chat = _Chat.read(source)
         # Text of the files, as `str`: 11 MB of 49,152 tokens, 40 MB of 262,144.
         trim_heap()
+        reading = aside.submit(_read_chat, source, encoder, plan.shape.vocab_size)
+
+        def show(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
+            if reading.done():
+                reading.result()  # may raise, and then no more weights are read
+            progress(detail, loaded_bytes, total_bytes)
+
         with noticing_loss(source.device), _telling_of_memory(entry.name, source.device):
-            making = aside.submit(chat.make_grammars, encoder, plan.shape.vocab_size)
-            found = _find_forward(plan, sample, encoder, progress)
-            started = _start(found, progress)
+            found = _find_forward(plan, sample, encoder, show)
+            started = _start(found, show)
     mark_used(entry)
-    grammars = making.result()  # may raise, and then no thread is to hold the weights
+    chat, grammars = reading.result()  # may raise, and then no thread is to hold the weights
     model = _describe(found, started, chat, encoder, grammars, _begin(found.later))
     trim_heap()
     if request.spare_encoder:
         encoder.start_spare()
     # The interpreter waits for this thread at exit, because llguidance cannot be interrupted.
-    tokenizer = source.tokenizer if source.encodes else None
-    work = partial(_prepare, encoder, tokenizer, grammars)
+    work = partial(_prepare, encoder, source.recipe, grammars)
     threading.Thread(target=work, name="engine-grammars").start()
     return model
 
 
-def _prepare(encoder: EncoderPool, tokenizer: object | None, grammars: Grammars) -> None:
-    """Do what a loading need not wait for.
-
-    Args:
-        tokenizer: of the model's files, which may be removed; None if none of them is read again.
-    """
-    if tokenizer is not None:
-        encoder.keep(tokenizer)
+def _prepare(encoder: EncoderPool, recipe: object, grammars: Grammars) -> None:
+    """Do what a loading need not wait for."""
+    if isinstance(recipe, FolderTokenizer):
+        try:
+            encoder.keep()  # because the folder may be removed
+        except UnavailableError:
+            return  # The model was closed.
+        except EngineError as error:
+            logger.warning("another process would read the tokenizer again: %s", error.message)
     grammars.prepare()
 
 
@@ -204,7 +210,7 @@ def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> Memo
     with blaming(f"{folder} cannot be loaded"):
         source = Source.read(request, entry, folder)
         plan = Plan.make(source)
-        _Chat.read(source)
+        _Chat.read(source, source.recipe.build())
     return plan.needs
 
 
@@ -239,8 +245,8 @@ class _Chat:
     sampling_sources: Mapping[str, str]
 
     @classmethod
-    def read(cls, source: Source) -> _Chat:
-        folder, tokenizer = source.folder, source.tokenizer
+    def read(cls, source: Source, tokenizer: Any) -> _Chat:
+        folder = source.folder
         generation = read_generation(folder)
         sampling, sources = default_sampling(source.entry.sampling, generation, folder)
         vocabulary = read_vocabulary(folder, tokenizer)
@@ -252,6 +258,18 @@ class _Chat:
         """Make the compiler of structures. It waits for the encoding process."""
         ends = self.ends | _turn_ends(encoder, self.name)
         return Grammars(encoder, self.vocabulary.special, ends, vocab_size)
+
+
+def _read_chat(source: Source, encoder: EncoderPool, vocab_size: int) -> tuple[_Chat, Grammars]:
+    """Read it beside the weights, and wait for the encoding process."""
+    with blaming(f"the tokenizer in {source.folder} is broken"):
+        if isinstance(source.recipe, FolderTokenizer):
+            # Here it would take as long again, and twice that on the same core.
+            tokenizer = encoder.run(TableJob()) or source.recipe.build()
+        else:
+            tokenizer = source.recipe.table()
+    chat = _Chat.read(source, tokenizer)
+    return chat, chat.make_grammars(encoder, vocab_size)
 
 
 # It gets a function that says whether the work is still wanted.

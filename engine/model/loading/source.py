@@ -15,10 +15,11 @@ from engine.model.checks.gate import find_class
 from engine.model.files.blame import blaming
 from engine.model.files.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
 from engine.model.files.folder import check_folder, model_key, read_config, read_stated
+from engine.model.files.gguf.tokenizer import TokenizerRecipe
 from engine.model.files.quantized.gguf import GgufFile
 from engine.model.files.quantized.methods import forget, method_of, stored_weights
 from engine.model.files.stored import StoredWeight
-from engine.model.files.tokenizer import FolderTokenizer, has_tokenizer, read_tokenizer
+from engine.model.files.tokenizer import FolderTokenizer, has_tokenizer
 from engine.model.machine.device import default_share, pick_device, pick_dtype, use_device
 from engine.model.tracing.text_part import language_part, text_config
 from engine.text.pool import EncoderPool
@@ -39,8 +40,7 @@ class Source:
         key: see `engine.serving.loading.LoadedModel`.
         config: the configuration of the language model.
         model_class, part: the class that computes it, with its configuration.
-        tokenizer: decodes token ids.
-        encodes: whether it encodes too.
+        recipe: a tokenizer, which a process builds when it unpickles this.
     """
 
     request: LoadRequest
@@ -57,8 +57,7 @@ class Source:
     config: PreTrainedConfig
     model_class: type[PreTrainedModel]
     part: PreTrainedConfig
-    tokenizer: Any
-    encodes: bool
+    recipe: TokenizerRecipe | FolderTokenizer
 
     @classmethod
     def read(
@@ -88,23 +87,18 @@ class Source:
         quantize = request.quantize or entry.quantize
         precision = name_of(dtype) if quantize == "none" else f"{name_of(dtype)}-{quantize}"
         key = model_key(entry.name, checkpoint.fingerprint, folder, precision)
-        recipe = None if gguf is None or has_tokenizer(folder) else gguf.tokenizer_recipe
+        own = gguf is None or has_tokenizer(folder)
+        recipe = FolderTokenizer(folder) if own or gguf is None else gguf.tokenizer_recipe
         check_folder(folder)
         if encoder is not None:
             # At once, because the encoding process takes longest: 0.7 s for 262,144 tokens.
-            begun = recipe or FolderTokenizer(folder)
-            encoder.begin(begun, key, begins_thinking=entry.begins_thinking)
+            encoder.begin(recipe, key, begins_thinking=entry.begins_thinking)
         method = method_of(stated, checkpoint) if gguf is None else gguf.kind
         config = language_part(read_config(folder, stated, checkpoint))
         forget(config)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
             model_class = find_class(config)
             part = text_config(model_class, config)
-        if recipe is None:
-            tokenizer = read_tokenizer(folder)
-        else:
-            with blaming(f"the tokenizer in {path} is broken"):
-                tokenizer = recipe.decoder()
         return cls(
             request=request,
             entry=entry,
@@ -120,8 +114,7 @@ class Source:
             config=config,
             model_class=model_class,
             part=part,
-            tokenizer=tokenizer,
-            encodes=recipe is None,
+            recipe=recipe,
         )
 
     @property

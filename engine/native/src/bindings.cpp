@@ -25,6 +25,7 @@ NB_MODULE(_native, m) {
     Pool::get().resize(count);
   }, nb::arg("count"));
   bind_linear(m);
+  bind_files(m);
   bind_memory(m);
   bind_layer(m);
   bind_attention(m);

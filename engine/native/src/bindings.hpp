@@ -6,6 +6,7 @@
 namespace batchdeck {
 
 void bind_linear(nanobind::module_&);
+void bind_files(nanobind::module_&);
 void bind_memory(nanobind::module_&);
 void bind_layer(nanobind::module_&);
 void bind_attention(nanobind::module_&);

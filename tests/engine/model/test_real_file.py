@@ -34,7 +34,7 @@ REPLIES = {
 
 @pytest.fixture
 def tokenizer(smollm2: Path) -> Any:
-    return GgufFile(smollm2).tokenizer()
+    return GgufFile(smollm2).tokenizer_recipe.build()
 
 
 @pytest.fixture(params=["float32", None])

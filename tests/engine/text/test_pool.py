@@ -261,7 +261,7 @@ def test_a_folder_may_be_removed_once_its_tokenizer_is_kept(
     byte_level.save_pretrained(tmp_path / "model")
     pool = start_pool(FolderTokenizer(tmp_path / "model"), KEY)
     prompt = pool.run(PromptJob(chat("Hello")))
-    pool.keep(byte_level)
+    pool.keep()
     shutil.rmtree(tmp_path / "model")
     for one in processes():
         one.kill()

@@ -14,7 +14,6 @@ import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from engine.api.errors import ModelError
 from engine.model.files.checkpoint import GGUF_PART, Checkpoint, StoredTensor
 from engine.model.files.reading import check_file
+from engine.native import kernels
+from engine.text.table import Texts
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -40,40 +41,6 @@ _NUMBERS = {
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 # The fewest bytes of a pair, and of a tensor's line.
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A list of strings as UTF-8: 262,144 tokens take 4 MB, where as `str` they take 18.
-
-    Attributes:
-        joined: the strings, with zero bytes between them.
-        lengths: bytes of each string; None unless a string contains a zero byte itself.
-    """
-
-    joined: bytes
-    count: int
-    lengths: tuple[int, ...] | None = None
-
-    @classmethod
-    def of(cls, strings: Sequence[bytes]) -> Texts:
-        joined = b"\0".join(strings)
-        is_plain = joined.count(b"\0") == max(len(strings) - 1, 0)
-        return cls(joined, len(strings), None if is_plain else tuple(map(len, strings)))
-
-    def read(self) -> list[str]:
-        """The strings.
-
-        Raises:
-            UnicodeDecodeError: one is not UTF-8.
-        """
-        if self.lengths is None:
-            return self.joined.decode().split("\0") if self.count else []
-        starts = accumulate(self.lengths, lambda start, length: start + length + 1, initial=0)
-        return [
-            self.joined[start : start + length].decode()
-            for start, length in zip(starts, self.lengths, strict=False)
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +156,22 @@ def _read(path: Path) -> _File:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
 
 
+def _join_strings(data: mmap.mmap, at: int, count: int) -> tuple[bytes, bytes, int] | None:
+    """As the kernel `join_strings`, which takes 2 ms for 262,144 strings where this takes 100."""
+    found, lengths = [], []
+    try:
+        for _ in range(count):
+            start = at + 8
+            at = start + _U64.unpack_from(data, at)[0]
+            found.append(data[start:at])
+            lengths.append(at - start)
+    except (struct.error, OverflowError, MemoryError):
+        return None
+    if at > len(data):
+        return None
+    return b"\0".join(found), np.array(lengths, "<u8").tobytes(), at
+
+
 class _Reader:
     """Reads one file from its beginning to the last tensor's line."""
 
@@ -271,19 +254,15 @@ class _Reader:
 
     def _texts(self, key: str, count: int) -> Texts:
         self._expect(8 * count, key)
-        data, unpack, at = self._data, _U64.unpack_from, self._at
-        found = []
-        try:
-            for _ in range(count):
-                start = at + 8
-                at = start + unpack(data, at)[0]
-                found.append(data[start:at])
-        except (struct.error, OverflowError, MemoryError):
-            raise self._cut(key) from None
-        if at > self._size:
+        native = kernels()
+        join = _join_strings if native is None else native.join_strings
+        found = join(self._data, self._at, count)
+        if found is None:
             raise self._cut(key)
-        self._at = at
-        texts = Texts.of(found)
+        joined, lengths, self._at = found
+        is_plain = joined.count(b"\0") == max(count - 1, 0)
+        stated = None if is_plain else tuple(np.frombuffer(lengths, "<u8").tolist())
+        texts = Texts(joined, count, stated)
         try:
             texts.joined.decode()
         except UnicodeDecodeError:

@@ -18,7 +18,7 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from engine.api.errors import ModelError
 from engine.model.files import kept
@@ -27,7 +27,7 @@ from engine.model.files.checkpoint import FLOATS, StoredTensor
 from engine.model.files.compact import block_types
 from engine.model.files.gguf.config import architecture_of, read_config
 from engine.model.files.gguf.header import read_header
-from engine.model.files.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
+from engine.model.files.gguf.tokenizer import TokenizerRecipe, end_token_ids
 from engine.model.files.stored import StoredWeight
 from engine.native import kernels
 
@@ -71,15 +71,6 @@ class GgufFile:
             ModelError: transformers does not support such a model from GGUF, or not all of it.
         """
         return read_config(self._header, self.path)
-
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """Build the file's tokenizer, with its chat templates.
-
-        Raises:
-            ModelError: the file has none, or an unsupported one.
-        """
-        with blaming(f"the tokenizer in {self.path} is broken"):
-            return build_tokenizer(self._header.metadata, self.path)
 
     @property
     def tokenizer_recipe(self) -> TokenizerRecipe:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from engine.api.errors import ModelError
-from engine.model.files.gguf.header import Texts, read_header
+from engine.model.files.gguf.header import read_header
 from engine.model.files.gguf.splits import SPLITS
 from engine.model.files.gguf.tokenizer import TokenizerRecipe, build_tokenizer, end_token_ids
+from engine.text.table import Texts
 from engine.text.vocabulary import Vocabulary
 from tests.engine.model.files.gguf.vocabularies import (
     KINDS,
@@ -93,7 +94,7 @@ def test_a_recipe_is_a_decoder_here_and_whole_once_it_was_unpickled(
     whole = build(tmp_path, keys | {"more": {"tokenizer.chat_template": "{{ messages }}"}})
     path = tmp_path / "vocabulary.gguf"
     recipe = TokenizerRecipe(read_header(path).metadata, path)
-    own = recipe.decoder()
+    own = recipe.table()
     one, other = Vocabulary(whole), Vocabulary(own)
     for ids in ([number, number] for number in range(one.size)):
         assert other.decode(ids) == one.decode(ids)
