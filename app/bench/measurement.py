@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from app.bench.samples import Histogram, Series
 from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import StepRecord
+from engine.batch.plan import Stretch
 from engine.core.core import EngineCore
 from engine.driving.traffic import Outcome
 
@@ -64,6 +65,26 @@ class StepTally:
         middle = (record.start + record.end) / 2 - self._start
         self._row_seconds.add(middle, rows * seconds)
         self._busy_seconds.add(middle, seconds)
+
+    def repeated(self, stretch: Stretch) -> None:
+        """Add the steps of a stretch, as their records would."""
+        rows, steps = len(stretch.request_ids), len(stretch.ends)
+        self.steps += steps
+        self.rows += rows * steps
+        self.tokens += rows * steps
+        self.padding += stretch.bubbles * steps
+        begun = stretch.start
+        for end, given, unused in zip(
+            stretch.ends, stretch.given_slots, stretch.unused_slots, strict=True
+        ):
+            seconds = end - begun
+            self.seconds += seconds
+            self._given += given * seconds
+            self._unused += unused * seconds
+            middle = (begun + end) / 2 - self._start
+            self._row_seconds.add(middle, rows * seconds)
+            self._busy_seconds.add(middle, seconds)
+            begun = end
 
     @property
     def kv_waste(self) -> float:
@@ -153,6 +174,21 @@ class Measurement:
             self._end_gaps()
             self._gap = gap
         self._gaps += 1
+
+    def repeated(self, stretch: Stretch) -> None:
+        """Add the tokens and the steps of a stretch, as `emitted` and their records would."""
+        self._end_step()
+        self._read_records()
+        rows, last = len(stretch.request_ids), stretch.start
+        for end in stretch.ends:
+            self._now, self._tokens = end, rows
+            self._end_step()
+            if end - last != self._gap:
+                self._end_gaps()
+                self._gap = end - last
+            self._gaps += rows
+            last = end
+        self.steps.repeated(stretch)
 
     def ended(self, outcome: Outcome) -> None:
         self.offered.append(outcome.task.arrival)

@@ -124,7 +124,10 @@ def _run(
     partial = False
     try:
         with _uncollected() if testbed.virtual else nullcontext():
-            seconds = drive(core, traffic, clock, measured)
+            # Steps taken at once leave no records.
+            at_once = testbed.virtual and on_record is None
+            repeated = measured.repeated if at_once else None
+            seconds = drive(core, traffic, clock, measured, repeated)
     except KeyboardInterrupt:
         seconds, partial = clock() - start, True
     measured.close()

@@ -251,8 +251,16 @@ class Recent:
     def append(self, number: float) -> None:
         self.numbers.append(number)
         if len(self.numbers) >= 2 * self.capacity:
-            self.gone += len(self.numbers) - self.capacity
-            del self.numbers[: -self.capacity]
+            self._drop()
+
+    def extend(self, numbers: Iterable[float]) -> None:
+        self.numbers.extend(numbers)
+        if len(self.numbers) >= 2 * self.capacity:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.gone += len(self.numbers) - self.capacity
+        del self.numbers[: -self.capacity]
 
     def last(self) -> array[float]:
         """A copy of the last `capacity` numbers."""
@@ -285,6 +293,11 @@ class Samples:
     def add(self, time: float, value: float) -> None:
         self._times.append(time)
         self._values.append(value)
+
+    def extend(self, times: Sequence[float], values: Sequence[float]) -> None:
+        """Add samples in the order of their times."""
+        self._times.extend(times)
+        self._values.extend(values)
 
     def over(self, since: float, unfinished: Iterable[float] = ()) -> Distribution:
         """Distribution of the samples taken at `since` or later, together with `unfinished`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, RequestState, RequestTimings, Timings
@@ -305,6 +305,42 @@ class Runner(Protocol):
             DeviceLostError: `submit` raises it too.
         """
         ...
+
+
+@runtime_checkable
+class RepeatingRunner(Runner, Protocol):
+    """A runner that knows the tokens and times of steps before they run: one that simulates."""
+
+    def repeat(self, plan: StepPlan, most: int, until: float) -> tuple[int, Sequence[float]]:
+        """Compute a plan of decodes, and then the same for the next token of each sequence, and so
+        on: at most `most` steps, those that end before `until` and before any sequence's last
+        token. The first begins at once, each other one when the one before it has ended.
+
+        Returns:
+            the token that each row got in each step, and when each step ended, in seconds on the
+            engine's clock.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps that each gave the same sequences one token, taken at once (`EngineCore.repeat`).
+
+    Attributes:
+        request_ids: the sequences.
+        start: when the first step began, seconds on the engine's clock.
+        ends: when each step ended and the next began.
+        bubbles: see `StepRecord.bubble_tokens`; the same in each step.
+        given_slots, unused_slots: see `StepRecord`; for each step.
+    """
+
+    request_ids: tuple[str, ...]
+    start: float
+    ends: Sequence[float]
+    bubbles: int
+    given_slots: Sequence[int]
+    unused_slots: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.api.config import EngineConfig
 from engine.api.status import ModelCard
@@ -77,16 +79,23 @@ class ModelShape:
     # a query and a key, in all layers.
     _read: int = field(init=False, repr=False)
     _pairs: int = field(init=False, repr=False)
+    # How many layers attend to everything; and (window, how many) of the others.
+    _full: int = field(init=False, repr=False)
+    _windowed: tuple[tuple[int, int], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         layers = self.layers
         stored = sum(layers[layer].stored for layer in self.storing)
-        sums = {
+        windowed = Counter(self.windows)
+        full = windowed.pop(None, 0)
+        values = {
+            "_full": full,
+            "_windowed": tuple((window, count) for window, count in windowed.items() if window),
             "kv_bytes_per_token": stored * self.dtype_bytes,
             "_read": sum(one.stored for one in layers),
             "_pairs": sum(one.num_heads * (one.head_dim + one.value_dim) for one in layers),
         }
-        for name, value in sums.items():
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -151,14 +160,25 @@ class ModelShape:
             # The token at index i attends to i + 1 positions. Twice the sum of that over the row:
             twice += count * (2 * start + count + 1)
             reached += start + count
-        layers = Counter(self.windows)
-        full = layers.pop(None, 0)
-        attended, read = full * (twice // 2), full * reached
-        for window, number in layers.items():
-            assert window is not None
+        attended, read = self._full * (twice // 2), self._full * reached
+        for window, number in self._windowed:
             attended += number * sum(_attended(row.start, row.count, window) for row in rows)
             read += number * sum(min(row.start + row.count, row.count + window - 1) for row in rows)
         return StepWork(tokens, samples, attended, read)
+
+    def works_ahead(self, rows: Sequence[Row]) -> Iterator[StepWork]:
+        """The work of a step of decodes, and of each step after it if every row then computes its
+        sequence's next token.
+        """
+        if not self._windowed:
+            tokens, samples, attended, read = self.work(rows)
+            grows = self._full * tokens
+            while True:
+                yield StepWork(tokens, samples, attended, read)
+                attended += grows
+                read += grows
+        for step in itertools.count():
+            yield self.work([row._replace(start=row.start + step) for row in rows])
 
     def cost(self, rows: Iterable[Row]) -> StepCost:
         """FLOPs and bytes that a step needs at least: a lower bound, not a measurement.
@@ -179,8 +199,7 @@ class ModelShape:
         return StepCost(flops, self.weight_bytes + read + written)
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """Size of a step, in a model's own units.
 
     Attributes:

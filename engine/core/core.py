@@ -15,7 +15,7 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.telemetry import PhaseTimes, Ring, StepRecord
 from engine.api.waiting import Wait
-from engine.batch.plan import Runner, StopFound, TokenOutput
+from engine.batch.plan import RepeatingRunner, Runner, StopFound, Stretch, TokenOutput
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
 from engine.core.draft import Draft
@@ -64,6 +64,7 @@ class EngineCore:
         self.config = config
         self.ledger = KnobLedger(knobs, config, policy_names(), knob_notes)
         self._runner = runner
+        self._repeating = runner if isinstance(runner, RepeatingRunner) else None
         self._clock = clock
         cache = KVCache(config, key, keeps_states=bool(shape.state_bytes))
         self.pins = Pins(cache, config)
@@ -193,6 +194,34 @@ class EngineCore:
         if self._in_flight:
             self._commit()
         return self.drain_outputs()
+
+    def repeat(self, until: float) -> Stretch | None:
+        """Take the next steps that end before `until` at once, if the runner is a simulation and
+        each of them gives every running request one token and nothing else.
+
+        Their results are those of `step`, without outputs and records. None if the next step is
+        another one.
+        """
+        runner, knobs, start = self._repeating, self.ledger.knobs, self._clock()
+        if runner is None or self._in_flight or self._table.has_outputs:
+            return None
+        if (deadline := self._table.next_deadline) is not None:
+            until = min(until, deadline)
+        requests = self._scheduler.running
+        if any(request.timings.last_token != start for request in requests):
+            return None
+        repetition = self._scheduler.repetition(knobs)
+        if repetition is None:
+            return None
+        plan, most = repetition
+        token_id, ends = runner.repeat(plan, most, until)
+        if not ends:
+            return None
+        self._table.repeated(requests, token_id, len(ends))
+        new_blocks = self._scheduler.repeated([start, *ends[:-1]], ends, knobs)
+        return self._observer.repeated(
+            requests, start, ends, new_blocks, len(plan.padding), self._scheduler.books
+        )
 
     def drain_outputs(self) -> list[TokenOutput]:
         """Outputs that no step produced: ends by a refusal, an abort or a stop string."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import NamedTuple
 
 from engine.api.knobs import Knobs
@@ -85,6 +86,15 @@ class Latencies:
             self.itl.add(now, gap)
         timings.last_token = now
 
+    def repeated(self, requests: Sequence[Request], start: float, ends: Sequence[float]) -> None:
+        """Each of these requests, whose last token came at `start`, got one at each of `ends`."""
+        gaps = [end - begun for begun, end in pairwise([start, *ends])]
+        for request in requests:
+            request.token_gaps.extend(gaps)
+            request.timings.last_token = ends[-1]
+        count = len(requests)
+        self.itl.extend(_each(ends, count), _each(gaps, count))
+
     def ended(self, request: Request, knobs: Knobs, now: float) -> None:
         """A request ended. If it was aborted or failed it has no comparable latency, and counts as
         not good if it was already late.
@@ -137,6 +147,11 @@ class Latencies:
             good / WINDOW,
             late,
         )
+
+
+def _each(numbers: Sequence[float], times: int) -> list[float]:
+    """Each number so many times."""
+    return [number for number in numbers for _ in range(times)]
 
 
 def _meets_targets(request: Request, knobs: Knobs) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import chain, islice
 
@@ -14,7 +14,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView, Totals
 from engine.api.status import ModelCard
 from engine.api.telemetry import BlockChange, Ended, PhaseTimes, Ring, StepRecord
-from engine.batch.plan import Request
+from engine.batch.plan import Request, Stretch
 from engine.batch.shape import ModelShape
 from engine.cache.pool import BlockPool
 from engine.core.comparison import Comparison
@@ -79,6 +79,40 @@ class Observer:
     def emitted(self, request: Request, now: float) -> None:
         """A request got an output token."""
         self._latencies.emitted(request, now)
+
+    def repeated(
+        self,
+        requests: Sequence[Request],
+        start: float,
+        ends: Sequence[float],
+        new_blocks: Sequence[int],
+        bubbles: int,
+        books: Books,
+    ) -> Stretch:
+        """Steps that gave each of these requests one token were taken at once.
+
+        Args:
+            new_blocks: blocks that each step allocated; those reserved before do not count.
+            books: those after the last step.
+        """
+        count, size = len(requests), books.cache.block_size
+        given, unused = _slots(books)
+        given -= size * sum(new_blocks)
+        unused += count * len(ends) - size * sum(new_blocks)
+        given_slots, unused_slots = [], []
+        for blocks in new_blocks:
+            given += size * blocks
+            unused += size * blocks - count
+            given_slots.append(given)
+            unused_slots.append(unused)
+        self._latencies.repeated(requests, start, ends)
+        self._last_end = ends[-1]
+        self._totals["output_tokens"] += count * len(ends)
+        self._totals["evictions"] += len(
+            books.cache.pool.drain_events().blocks(BlockChange.EVICTED)
+        )
+        names = tuple([request.request_id for request in requests])
+        return Stretch(names, start, ends, bubbles, given_slots, unused_slots)
 
     def ended(self, request: Request, knobs: Knobs, now: float) -> None:
         """A request ended; its reason and error are already set."""

@@ -225,6 +225,12 @@ class RequestTable:
                 ends.append((request, reason, output))
         return ends, num_outputs
 
+    def repeated(self, requests: Sequence[Request], token_id: int, count: int) -> None:
+        """Append a token `count` times to each of these requests."""
+        for request in requests:
+            request.output_token_ids.extend((token_id,) * count)
+            request.num_tokens += count
+
     def _send_prompts(self, planned: Planned, result: StepResult) -> None:
         """Send the log-probabilities that a step found for prompt tokens, each once: a preempted
         request is computed again.

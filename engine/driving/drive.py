@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.api.client import Submission
 from engine.api.waiting import in_words
-from engine.batch.plan import End
+from engine.batch.plan import End, Stretch
 from engine.core.core import EngineCore
 from engine.driving.traffic import Outcome, Task, Traffic, Watcher
 
@@ -49,7 +51,13 @@ class _Running:
         )
 
 
-def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) -> float:
+def drive(
+    core: EngineCore,
+    traffic: Traffic,
+    clock: Clock,
+    watcher: Watcher,
+    repeated: Callable[[Stretch], None] | None = None,
+) -> float:
     """Submit the tasks of the traffic as they arrive and step the core until all have ended.
 
     The core runs on this thread, so that only the engine is measured, without a text thread or a
@@ -58,6 +66,8 @@ def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) ->
     Args:
         clock: the clock that the core reads.
         watcher: notified of each output token and each end.
+        repeated: called with each stretch of steps that a simulation takes at once, of whose tokens
+            the watcher is not notified; if None, every step is taken by itself.
 
     Returns:
         seconds from the start to the end of the last task.
@@ -91,9 +101,16 @@ def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) ->
                 outcome = state.outcome(end, finished)
                 watcher.ended(outcome)
                 traffic.ended(outcome)
-        if not core.idle:
-            continue
         arrival = traffic.next_arrival
+        if not core.idle:
+            if repeated is None:
+                continue
+            stretch = core.repeat(math.inf if arrival is None else start + arrival)
+            if stretch is not None:
+                repeated(stretch)
+                for request_id in stretch.request_ids:
+                    running[request_id].last_token = stretch.ends[-1]
+            continue
         moments = [] if arrival is None else [start + arrival]
         if core.next_wake is not None:
             moments.append(core.next_wake)

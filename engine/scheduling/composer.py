@@ -48,6 +48,11 @@ class Books:
     forks: Forks
     states: States | None
 
+    @property
+    def num_taken(self) -> int:
+        """Slots that running requests and ended members of groups hold."""
+        return len(self.running) + (self.groups.num_parked if self.groups.live else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -144,13 +149,7 @@ class StepComposer:
     @property
     def num_slots(self) -> int:
         """Free slots."""
-        return max(self.knobs.max_num_seqs - self._num_taken, 0)
-
-    @property
-    def _num_taken(self) -> int:
-        """Slots that running requests and ended members of groups hold."""
-        groups = self._books.groups
-        return len(self._books.running) + (groups.num_parked if groups.live else 0)
+        return max(self.knobs.max_num_seqs - self._books.num_taken, 0)
 
     def is_barred(self, request: Request) -> bool:
         """Whether the free slots are reserved for others than this waiting request."""
@@ -319,7 +318,7 @@ class StepComposer:
         if self.preempted:
             return Wait(Cause.PREEMPTION)
         if not self.num_slots or self.is_barred(request):
-            return Wait(Cause.SLOT, (self._num_taken, self.knobs.max_num_seqs))
+            return Wait(Cause.SLOT, (self._books.num_taken, self.knobs.max_num_seqs))
         if tokens and self.budget <= 0:
             return Wait(Cause.BUDGET, (self.max_budget,))
         if request.fork_of is not None and tokens:
@@ -417,6 +416,21 @@ class Policy(ABC):
     @abstractmethod
     def compose(self, step: StepComposer) -> None:
         """Choose the rows of the next step."""
+
+    def repeats(self, *, num_waiting: int, num_slots: int) -> bool:
+        """Whether, while all running requests decode, its steps give each of them one token, in the
+        order of admission, and do nothing else. A simulation takes such steps at once.
+
+        Args:
+            num_waiting: requests that wait all the time.
+            num_slots: free slots.
+        """
+        return False
+
+    def repeated(  # noqa: B027  # most remember nothing
+        self, requests: Sequence[Request], starts: Sequence[float], ends: Sequence[float]
+    ) -> None:
+        """Note that such steps gave each of these requests one token, from `starts` to `ends`."""
 
     def observe(self, record: StepRecord) -> None:  # noqa: B027  # most learn nothing
         """Learn from the record of a step that has ended; most policies ignore it."""

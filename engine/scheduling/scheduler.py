@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, RequestState
@@ -176,6 +178,85 @@ class Scheduler:
             self.policy.observe(record)
         except Exception as error:
             self._policy_failed(self.policy.name, error)
+
+    def repetition(self, knobs: Knobs) -> tuple[StepPlan, int] | None:
+        """The next plan, if it gives every running request one token and so do those after it,
+        until a request arrives or ends; else None. It is not counted as planned.
+
+        Returns:
+            the plan, and how many such steps the announced lengths and the pool allow.
+        """
+        books, running = self.books, self.running
+        waiting, slots = len(books.waiting), max(knobs.max_num_seqs - books.num_taken, 0)
+        if (
+            not running
+            or self._arrived
+            or self.wake_at is not None
+            or knobs.paused
+            or knobs is not self._ordered_by
+            or knobs.policy != self.policy.name
+            or not self.policy.repeats(num_waiting=waiting, num_slots=slots)
+            or len(running) > knobs.max_num_batched_tokens
+            or books.states is not None
+            or books.swaps.exist
+            or books.reclaim.num_pending
+        ):
+            return None
+        rows: dict[Request, Row] = {}
+        for request in running:
+            start = request.num_computed_tokens
+            decodes = request.num_tokens - start == 1 and start >= request.num_prompt_tokens
+            if not decodes or request.stop_token_ids or request.grammar is not None:
+                return None
+            rows[request] = Row(request.ordinal, start, 1, (), samples=True, prefill=False)
+        most = min([request.max_tokens - request.num_tokens for request in running]) - 1
+        available = self.cache.pool.num_available
+        if self._missing(most) > available:
+            most = bisect_right(range(most), available, key=self._missing) - 1
+        padding = books.groups.padding(rows) if books.groups.live else ()
+        return StepPlan(step=self.step + 1, rows=tuple(rows.values()), padding=padding), most
+
+    def _missing(self, steps: int) -> int:
+        """Blocks that running requests still need if each of them gets a token in so many steps."""
+        missing = self.cache.missing
+        return sum([missing(one, one.num_computed_tokens + steps) for one in self.running])
+
+    def repeated(self, starts: Sequence[float], ends: Sequence[float], knobs: Knobs) -> list[int]:
+        """Apply steps of `repetition`, whose tokens the requests have already.
+
+        Returns:
+            how many blocks each step allocated, without those reserved before.
+        """
+        cache, running, steps = self.cache, self.running, len(ends)
+        size, new_blocks = cache.block_size, [0] * steps
+        # (step, whether it publishes, place in the batch): a step allocates, then publishes.
+        changes: list[tuple[int, bool, int]] = []
+        for place, request in enumerate(running):
+            start = request.num_computed_tokens
+            grows = len(request.block_table) * size - start
+            changes += [(step, False, place) for step in range(grows, steps, size)]
+            if knobs.prefix_caching:
+                fills = max((request.num_published + 1) * size - start - 1, 0)
+                changes += [(step, True, place) for step in range(fills, steps, size)]
+            request.num_computed_tokens = request.num_committed_tokens = start + steps
+        for step, publishes, place in sorted(changes):
+            request = running[place]
+            end = request.num_computed_tokens - steps + step + 1
+            cache.pool.time = starts[step]
+            if publishes:
+                cache.publish(request, end)
+            else:
+                used = cache.pool.num_used
+                cache.extend(request, end)
+                new_blocks[step] += cache.pool.num_used - used
+        cache.pool.time = starts[-1]
+        slots = knobs.max_num_seqs
+        free = max(slots - self.books.num_taken, 0)
+        self.waiting.step_begins(running, free, slots, starts[-1])
+        self.waiting.served(chain.from_iterable(repeat(running, steps)))
+        self.policy.repeated(running, starts, ends)
+        self.step += steps
+        return new_blocks
 
     def drain_failure(self) -> str:
         """Remove and return the policy's failure since the last call; empty if there was none."""

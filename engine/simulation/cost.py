@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from engine.api.config import BLOCK_SIZE
 from engine.batch.plan import Row, StepPlan
-from engine.batch.shape import ModelShape
+from engine.batch.shape import ModelShape, StepWork
 from engine.simulation.devices import Device
 
 
@@ -16,6 +16,12 @@ class CostModel(Protocol):
 
     def seconds(self, plan: StepPlan) -> float:
         """Seconds from the start of a step to the start of the next, while there is work."""
+        ...
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        """Those of a plan of decodes, and of each plan after it that has the same rows for the next
+        token of each sequence, without end.
+        """
         ...
 
 
@@ -62,11 +68,19 @@ class Roofline:
 
     def seconds(self, plan: StepPlan) -> float:
         """See `CostModel.seconds`."""
-        seconds = self._overhead
-        seconds += self._block_seconds * (len(plan.swaps_out) + len(plan.swaps_in))
+        phases = by_phase(charged_rows(plan, self._charge_padding))
+        num_swaps = len(plan.swaps_out) + len(plan.swaps_in)
+        return self._seconds(map(self._shape.work, phases), num_swaps)
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        """See `CostModel.seconds_ahead`."""
+        rows = charged_rows(plan, self._charge_padding)
+        return (self._seconds((work,)) for work in self._shape.works_ahead(rows))
+
+    def _seconds(self, phases: Iterable[StepWork], num_swaps: int = 0) -> float:
+        seconds = self._overhead + self._block_seconds * num_swaps
         tokens = samples = 0
-        for rows in by_phase(charged_rows(plan, self._charge_padding)):
-            work = self._shape.work(rows)
+        for work in phases:
             tokens += work.tokens
             samples += work.samples
             seconds += max(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.api.errors import InvalidConfigError
 from engine.api.telemetry import StepRecord
 from engine.batch.plan import StepPlan
-from engine.batch.shape import ModelShape
+from engine.batch.shape import ModelShape, StepWork
 from engine.simulation.cost import charged_rows
 from engine.simulation.records import Recording
 
@@ -122,11 +122,16 @@ class Fitted:
     def seconds(self, plan: StepPlan) -> float:
         """See `CostModel.seconds`."""
         rows = charged_rows(plan, self._charge_padding)
-        work = self._shape.work(rows)
         prefills = sum([row.prefill for row in rows])
-        features = Features(
-            work.tokens, work.samples, work.attended, work.read, prefills, len(rows) - prefills
-        )
+        return self._seconds(self._shape.work(rows), prefills, len(rows) - prefills)
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        """See `CostModel.seconds_ahead`."""
+        rows = charged_rows(plan, self._charge_padding)
+        return (self._seconds(work, 0, len(rows)) for work in self._shape.works_ahead(rows))
+
+    def _seconds(self, work: StepWork, prefills: int, decodes: int) -> float:
+        features = Features(*work, prefills, decodes)
         return float((_columns(np.array([features], float), self._knots) @ self._coefficients)[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from engine.api.telemetry import PhaseTimes
 from engine.batch.plan import StepPlan, StepResult
@@ -22,7 +23,7 @@ class _Handle:
 
 
 class SimulatedRunner:
-    """An `engine.batch.plan.Runner` that samples `EOS` as soon as `min_tokens` allows it.
+    """An `engine.batch.plan.RepeatingRunner` that samples `EOS` as soon as `min_tokens` allows it.
 
     The device computes one step after the other. A step begins when it is submitted, or when the
     previous step has ended. The clock advances only in `result`.
@@ -65,3 +66,18 @@ class SimulatedRunner:
             ]
         )
         return StepResult(token_ids, PhaseTimes(forward=handle.seconds))
+
+    def repeat(self, plan: StepPlan, most: int, until: float) -> tuple[int, list[float]]:
+        """See `RepeatingRunner.repeat`."""
+        lengths = self._lengths
+        left = min([lengths[row.seq] - row.start - row.count for row in plan.rows])
+        now, ends = self._clock(), []
+        for seconds in islice(self._cost.seconds_ahead(plan), max(min(most, left), 0)):
+            now += seconds
+            if now >= until:
+                break
+            ends.append(now)
+        if ends:
+            self._free_at = ends[-1]
+            self._clock.sleep_until(ends[-1])
+        return TOKEN, ends

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 
 import pytest
 
@@ -26,6 +28,9 @@ class Steps:
 
     def seconds(self, plan: StepPlan) -> float:
         return self._seconds
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        return repeat(self._seconds)
 
 
 def serve(*step_seconds: float) -> list[Run]:

@@ -22,6 +22,9 @@ class Orca(Policy):
 
     name = "orca"
 
+    def repeats(self, *, num_waiting: int, num_slots: int) -> bool:
+        return not (num_waiting and num_slots)
+
     def compose(self, step: StepComposer) -> None:
         for request in tuple(step.running):
             step.schedule(request)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.api.waiting import Cause, Wait
+from engine.batch.plan import Request
 from engine.scheduling.composer import Policy, StepComposer
 
 
@@ -26,6 +29,15 @@ class PrefillFirst(Policy):
 
     def __init__(self) -> None:
         self._tokens_since = 0
+        self._interrupted = False
+
+    def repeats(self, *, num_waiting: int, num_slots: int) -> bool:
+        return not (num_waiting and num_slots)
+
+    def repeated(
+        self, requests: Sequence[Request], starts: Sequence[float], ends: Sequence[float]
+    ) -> None:
+        self._tokens_since += len(ends)
         self._interrupted = False
 
     def compose(self, step: StepComposer) -> None:

@@ -79,6 +79,7 @@ class Slo(Policy):
         self._owed = 0.0
         # Recent arrival rate of prompt tokens, a second, and when it was computed.
         self._flow = self._flow_at = 0.0
+        self._ttft = math.inf
 
     def observe(self, record: StepRecord) -> None:
         flights = self._flights
@@ -90,12 +91,26 @@ class Slo(Policy):
                 self._model.learn(flight.work, record.duration)
         self._ended = record.end
 
+    def repeats(self, *, num_waiting: int, num_slots: int) -> bool:
+        return not num_waiting
+
+    def repeated(
+        self, requests: Sequence[Request], starts: Sequence[float], ends: Sequence[float]
+    ) -> None:
+        count = len(requests)
+        read = sum([request.num_computed_tokens for request in requests]) - count * len(ends)
+        for start, end in zip(starts, ends, strict=True):
+            self._decay(start)
+            read += count
+            self._model.learn(Work(count, count, read), end - start)
+        self._owed, self._ended = 0.0, ends[-1]
+
     def compose(self, step: StepComposer) -> None:
         self._fresh.extend(step.arrived)
         aim = _Aim.of(step.knobs, self._begins(step.now))
-        self._flow *= math.exp((self._flow_at - step.now) / aim.ttft)
+        self._ttft = aim.ttft
+        self._decay(step.now)
         self._flow += sum(request.num_tokens for request in step.arrived) / aim.ttft
-        self._flow_at = step.now
         wanting = [request for request in step.running if request.wants_tokens]
         prompts = [request for request in wanting if request.is_prefill]
         decodes = [request for request in wanting if not request.is_prefill]
@@ -120,6 +135,11 @@ class Slo(Policy):
             passed = timely and all(job.request is not head for job in timely)
             step.hold(Wait(Cause.TIMELY) if passed else Wait(Cause.TIME, (step.max_budget,)))
         self._account(step, timely, late)
+
+    def _decay(self, now: float) -> None:
+        """Let the recent arrivals count less."""
+        self._flow *= math.exp((self._flow_at - now) / self._ttft)
+        self._flow_at = now
 
     def _begins(self, now: float) -> float:
         """The expected start of the step: now, or after the steps in flight."""

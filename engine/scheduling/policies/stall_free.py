@@ -22,6 +22,9 @@ class StallFree(Policy):
     name = "stall_free"
     uses = frozenset({"prefill_chunk", "max_partial_prefills"})
 
+    def repeats(self, *, num_waiting: int, num_slots: int) -> bool:
+        return not (num_waiting and num_slots)
+
     def compose(self, step: StepComposer) -> None:
         chunk = step.knobs.prefill_chunk or None
         prompts = []

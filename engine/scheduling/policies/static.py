@@ -27,6 +27,9 @@ class Static(Policy):
     name = "static"
     uses = frozenset({"static_batch_size", "static_fill"})
 
+    def repeats(self, *, num_waiting: int, num_slots: int) -> bool:
+        return True
+
     def compose(self, step: StepComposer) -> None:
         if not step.running:
             if not step.num_waiting or not self.starts(step, self.size(step)):

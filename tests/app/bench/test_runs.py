@@ -33,6 +33,10 @@ class OneSecond:
         self.collected |= gc.isenabled()
         return 1.0
 
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        while True:
+            yield self.seconds(plan)
+
 
 @pytest.fixture
 def cores() -> list[weakref.ref[EngineCore]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,9 @@ SMALL = SimulateOptions(
 class OneSecond:
     def seconds(self, plan: StepPlan) -> float:
         return 1.0
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        return repeat(1.0)
 
 
 def sweep(rates: list[float], count: int = 400) -> Curve:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,10 @@ class Noisy:
 
     def seconds(self, plan: StepPlan) -> float:
         return self._truth.seconds(plan) * self._rng.uniform(1 - self._spread, 1 + self._spread)
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        while True:
+            yield self.seconds(plan)
 
 
 def run(cost: CostModel, tasks: Tasks, **knobs: object) -> tuple[Recording, Outcomes, float]:
@@ -90,6 +95,10 @@ def test_padding_costs_only_where_it_is_charged() -> None:
         def seconds(self, plan: StepPlan) -> float:
             plans.append(plan)
             return 1.0
+
+        def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+            while True:
+                yield self.seconds(plan)
 
     run(Spy(), Tasks(make_tasks(3)))
     rows = plans[1].rows

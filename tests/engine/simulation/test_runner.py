@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
+
 import pytest
 
 from engine.api.sampling import SamplingParams
@@ -15,6 +18,9 @@ class Fixed:
 
     def seconds(self, plan: StepPlan) -> float:
         return float(plan.num_tokens)
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        return repeat(float(plan.num_tokens))
 
 
 def new(seq: int, prompt: int, min_tokens: int, outputs: int = 0) -> NewSequence:

@@ -6,6 +6,7 @@ import gc
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,10 @@ class OneSecond:
         self.steps += 1
         self.rows += len(plan.rows)
         return 1.0
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        while True:
+            yield self.seconds(plan)
 
 
 def engine(cost: OneSecond | Roofline, *, depth: int = 1, **knobs: object) -> Simulated:

@@ -4,6 +4,7 @@ serves as well."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -39,6 +40,10 @@ class Linear:
     def seconds(self, plan: StepPlan) -> float:
         self.plans.append(plan)
         return 0.010 + 0.001 * plan.num_tokens
+
+    def seconds_ahead(self, plan: StepPlan) -> Iterator[float]:
+        while True:
+            yield self.seconds(plan)
 
 
 class LinearEngine:
