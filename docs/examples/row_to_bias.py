@@ -6,13 +6,15 @@ from collections import Counter
 
 from torch import Tensor
 
-from engine.model.program.graph import Elementwise, Linear, Operation, Value, reads
+from engine.model.program.graph import Operation, Value
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.linear import Linear
 
 
 def row_to_bias(operations: list[Operation], logits: Value) -> list[Operation]:
     """x weights^T, then + alpha * row: the kernel of the product adds it on the way out."""
     makers = {id(one.out): one for one in operations}
-    readers = Counter(id(view.value) for one in operations for view in reads(one))
+    readers = Counter(id(view.value) for one in operations for view in one.reads())
     readers[id(logits)] += 1
     gone: set[int] = set()
     for one in operations:

@@ -8,29 +8,21 @@ from torch import Tensor
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.by_torch import compute, normal
 from engine.model.program.capture import Capture
-from engine.model.program.graph import (
-    Attend,
-    Beside,
-    ByTorch,
-    Convolve,
-    Elementwise,
-    Embed,
-    Experts,
-    Gated,
-    Gather,
-    Graph,
-    HeadNorm,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    PerHead,
-    Recur,
-    Rotation,
-    View,
-)
+from engine.model.program.graph import Graph, Operation, View
 from engine.model.program.linear_attention import convolve, recur
-from engine.model.program.rotation import rotate
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.elementwise import Beside, Elementwise
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.kerneled import ByTorch
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import HeadNorm, Norm
+from engine.model.program.operations.per_head import PerHead
+from engine.model.program.operations.recur import Recur
+from engine.model.program.rotation import Rotation, rotate
 
 
 def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None = None) -> Tensor:

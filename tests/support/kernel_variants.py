@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.model.gpu.sampler import CHOOSING_WARPS, SCORING_WARPS
-from engine.model.program.graph import Rotation
+from engine.model.program.rotation import Rotation
 from engine.triton import sampling
 from engine.triton.attention import Pieces, paged_attention
 from engine.triton.elementwise import elementwise

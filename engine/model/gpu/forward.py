@@ -27,7 +27,9 @@ from engine.model.program.by_torch import off_path, set_apart
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, ByTorch, Opaque
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.kerneled import ByTorch
 from engine.model.program.stage import num_of_tokens
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.verify import MismatchError, Wrong, mismatch, verify

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from engine.model.gpu.cublas import OfRows
-from engine.model.program.graph import Gated, Graph, Linear, Norm, reads
+from engine.model.program.graph import Graph
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import Norm
 from engine.model.program.weights import Rows
 from engine.triton.product import MOST_ROWS, Normed, Strip, product
 
@@ -147,7 +149,7 @@ def foldable_norms(graph: Graph, dtype: torch.dtype) -> dict[int, Norm]:
     """The RMSNorms of whole rows whose only reader is the product that follows them, by the `id` of
     that product's operation.
     """
-    readers = Counter(id(view.value) for one in graph.operations for view in reads(one))
+    readers = Counter(id(view.value) for one in graph.operations for view in one.reads())
     found: dict[int, Norm] = {}
     if dtype not in _FOLDED:
         return found

@@ -22,27 +22,19 @@ from engine.model.gpu.products import (
 from engine.model.gpu.resident import Resident
 from engine.model.program.buffers import Buffers
 from engine.model.program.by_torch import compute
-from engine.model.program.graph import (
-    Attend,
-    Beside,
-    ByTorch,
-    Convolve,
-    Elementwise,
-    Embed,
-    Experts,
-    Gated,
-    Gather,
-    Graph,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    PerHead,
-    Recur,
-    View,
-    definition,
-    reads,
-)
+from engine.model.program.graph import Graph, Operation, View
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.elementwise import Beside, Elementwise
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.kerneled import ByTorch
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import Norm
+from engine.model.program.operations.per_head import PerHead
+from engine.model.program.operations.recur import Recur
 from engine.model.program.originals import Originals
 from engine.model.program.routing import Routing
 from engine.model.program.stage import Stage
@@ -231,8 +223,8 @@ class GpuProgram:
 
     def _by_torch(self, operation: Opaque | ByTorch, out: Tensor) -> None:
         """Compute an operation by torch. It allocates."""
-        views = {view: self._buffers.tensor(view) for view in reads(operation)}
-        inner, resident = definition(operation), self._resident
+        views = {view: self._buffers.tensor(view) for view in operation.reads()}
+        inner, resident = operation.definition, self._resident
 
         def launch(given: StepInputs[Tensor]) -> None:
             tokens, samples = len(given.ids), len(given.last_tokens)

@@ -8,19 +8,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from engine.model.program.graph import (
-    Elementwise,
-    Experts,
-    Gated,
-    Graph,
-    Linear,
-    Operation,
-    PerHead,
-    Value,
-    View,
-    definition,
-    reads,
-)
+from engine.model.program.graph import Graph, Operation, Value, View
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.per_head import PerHead
 
 _Kind = tuple[bool, int, torch.dtype]
 
@@ -61,10 +53,10 @@ class Buffers:
         # Logits are float32 from the head on, through all later operations on them, because
         # sampling needs them unrounded.
         self._logits = {id(graph.logits)}
-        definitions = [definition(operation) for operation in graph.operations]
+        definitions = [operation.definition for operation in graph.operations]
         for one in reversed(definitions):
             if isinstance(one, Elementwise) and id(one.out) in self._logits:
-                self._logits |= {id(view.value) for view in reads(one)}
+                self._logits |= {id(view.value) for view in one.reads()}
         # Experts also need their router's logits unrounded.
         self._logits |= {id(x.logits.value) for x in definitions if isinstance(x, Experts)}
         # A product of a value's last columns also reads a whole multiple of them.
@@ -131,7 +123,7 @@ class Buffers:
 
     def _reads(self, operation: Operation) -> list[View]:
         also = self._also.get(id(operation))
-        return reads(operation) if also is None else [*reads(operation), also]
+        return operation.reads() if also is None else [*operation.reads(), also]
 
     def _beside(self, product: Linear) -> list[View]:
         """The values that a product reads beside its residual."""

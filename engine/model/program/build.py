@@ -16,30 +16,22 @@ from engine.cache.storage import KVStorage
 from engine.model.program.arena import Arena
 from engine.model.program.buffers import Buffers
 from engine.model.program.coded import Coded
-from engine.model.program.graph import (
-    Attend,
-    Beside,
-    ByTorch,
-    Convolve,
-    Elementwise,
-    Embed,
-    Experts,
-    Gated,
-    Gather,
-    Graph,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    PerHead,
-    Recur,
-    Value,
-    View,
-    reads,
-)
+from engine.model.program.graph import Graph, Operation, Value, View
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.elementwise import Beside, Elementwise
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.kerneled import ByTorch
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import Norm
+from engine.model.program.operations.per_head import PerHead
+from engine.model.program.operations.recur import Recur
 from engine.model.program.pack import Packer, Product
 from engine.model.program.stage import Stage
-from engine.model.program.verify import Wrong, kind_of, mismatch
+from engine.model.program.verify import Wrong, mismatch
 from engine.model.state.slots import StateSlots
 
 # Depth of a tile, in numbers. Kernels read rows up to a multiple of it, so buffers are padded to
@@ -166,7 +158,7 @@ class _Builder:
             given: tuple[Tensor, ...]
             match operation:
                 case Opaque() | ByTorch():
-                    given = tuple(map(self._buffers.tensor, reads(operation)))
+                    given = tuple(map(self._buffers.tensor, operation.reads()))
                 case Attend(query=query, key=key):
                     given = tuple(self._buffers.tensor(x) for x in (query, key) if x is not None)
                 case _:
@@ -189,7 +181,7 @@ class _Builder:
             yield
         except ValueError as error:
             reason = f"does not take what the model gives it: {error}"
-            self._wrong[at] = Wrong(at, kind_of(operation), operation.out.width, reason)
+            self._wrong[at] = Wrong(at, operation.kind, operation.out.width, reason)
 
     def _pack(self, operation: Operation) -> tuple[Product, ...]:
         match operation:

@@ -23,37 +23,25 @@ from engine.model.files.compact import CompactWeights
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.coded import Coded
 from engine.model.program.experts import compute_expert
-from engine.model.program.graph import (
-    Attend,
-    Beside,
-    ByTorch,
-    Convolve,
-    Elementwise,
-    Embed,
-    Experts,
-    Gated,
-    Gather,
-    Graph,
-    HeadNorm,
-    Kerneled,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    PerHead,
-    Recur,
-    Rotation,
-    View,
-    reads,
-)
+from engine.model.program.graph import Graph, Operation, View
 from engine.model.program.linear_attention import convolve, recur
-from engine.model.program.rotation import rotate
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.elementwise import Beside, Elementwise
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.kerneled import ByTorch, Kerneled, Weighted
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import HeadNorm, Norm
+from engine.model.program.operations.per_head import PerHead
+from engine.model.program.operations.recur import Recur
+from engine.model.program.rotation import Rotation, rotate
 from engine.model.program.stage import Stage
-from engine.model.program.verify import MismatchError, Wrong, kind_of
+from engine.model.program.verify import MismatchError, Wrong
 from engine.model.program.weights import Weight, address_of, dense, floats, matrix_of
 from engine.model.state.slots import StateSlots
-
-RowWise = Norm | Linear | Gated | Elementwise | Experts | PerHead | Beside
 
 
 def set_apart(graph: Graph, wrong: Iterable[Wrong]) -> Graph:
@@ -66,13 +54,13 @@ def set_apart(graph: Graph, wrong: Iterable[Wrong]) -> Graph:
     for one in wrong:
         operation = operations[one.at] if one.at < len(operations) else None
         if operation is None or (one.kind, one.columns) != (
-            kind_of(operation),
+            operation.kind,
             operation.out.width,
         ):
             raise MismatchError(
                 f"{one.kind} of {one.columns} columns is not where its kernel was found wrong"
             )
-        if not isinstance(operation, Opaque | ByTorch):
+        if isinstance(operation, Kerneled):
             operations[one.at] = ByTorch(operation, one.reason)
     return replace(graph, operations=operations)
 
@@ -81,12 +69,18 @@ def weights_kept(graph: Graph, coded: Coded | None) -> int:
     """Bytes of weights kept by operations assigned to torch, beyond those that kernels would need
     in their place: weights that a kernel also packs, or would have packed as codes.
     """
-    packed = {address_of(one) for operation in graph.operations for one in _packed(operation)}
+    packed = {
+        address_of(weight)
+        for one in graph.operations
+        if isinstance(one, Weighted)
+        for weight in one.weights
+    }
     apart = [one.operation for one in graph.operations if isinstance(one, ByTorch)]
     weights = [
         weight
         for operation in apart
-        for weight in _packed(operation)
+        if isinstance(operation, Weighted)
+        for weight in operation.weights
         if address_of(weight) in packed or (coded is not None and coded.is_codes(weight))
     ]
     tables = [
@@ -96,17 +90,6 @@ def weights_kept(graph: Graph, coded: Coded | None) -> int:
         address_of(one): matrix_of(one).untyped_storage().nbytes() for one in (*weights, *tables)
     }
     return sum(kept.values())
-
-
-def _packed(operation: Operation) -> tuple[Weight, ...]:
-    """The matrices that an operation's kernel reads packed. A table tied to one of them is looked
-    up there.
-    """
-    match operation:
-        case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
-            return weights
-        case _:
-            return ()
 
 
 def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
@@ -119,13 +102,13 @@ def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
 
     for one in graph.operations:
         match one:
-            case ByTorch(operation=Linear() | Gated() | Experts() as operation):
+            case ByTorch(operation=Weighted() as operation):
                 operation.weights = tuple(map(own, operation.weights))
             case ByTorch(operation=Embed() as operation):
                 operation.table = own(operation.table)  # type: ignore[assignment]
 
 
-def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
+def compute(operation: Kerneled, of: Callable[[View], Tensor]) -> Tensor:
     """Compute an operation on some rows, independently, at least in float32.
 
     Products are computed in the type of their rows.
@@ -161,6 +144,8 @@ def compute(operation: RowWise, of: Callable[[View], Tensor]) -> Tensor:
             return torch.cat((made, stay), dim=2).flatten(1)
         case Beside(x=x, y=y):
             return torch.cat((of(x), of(y)), dim=1)
+        case _:
+            raise AssertionError("its rows depend on each other")
 
 
 def normal(x: Tensor, by: Norm | HeadNorm) -> Tensor:
@@ -209,7 +194,7 @@ class Between:
         places: Sequence[tuple[int, int]],
         slots: StateSlots | None,
     ) -> None:
-        self._stages = [one for one in stages if isinstance(one.operation, Opaque | ByTorch)]
+        self._stages = [one for one in stages if one.operation.in_torch]
         self._places = places
         self._slots = slots
         self._parts: Sequence[KVStorage] = ()
@@ -248,7 +233,7 @@ class Between:
             return
         assert isinstance(operation, ByTorch)
         inner = operation.operation
-        given = dict(zip(reads(inner), stage.given, strict=True))
+        given = dict(zip(inner.reads(), stage.given, strict=True))
 
         def of(view: View) -> Tensor:
             return given[view][: samples if view.value.per_sample else tokens]
@@ -363,17 +348,17 @@ def off_path(
     Args:
         share: returns the share of a decode step's time, from 0 to 1; None if not measured.
     """
-    found: dict[tuple[str, int], list[Opaque | ByTorch]] = defaultdict(list)
+    found: dict[tuple[str, int], list[Operation]] = defaultdict(list)
     for one in operations:
-        if isinstance(one, Opaque | ByTorch):
-            found[kind_of(one), one.out.width].append(one)
+        if one.in_torch:
+            found[one.kind, one.out.width].append(one)
     return tuple(
         OffPath(name, columns, len(alike), _why(alike[0]), _sum([share(one) for one in alike]))
         for (name, columns), alike in found.items()
     )
 
 
-def _why(operation: Opaque | ByTorch) -> str:
+def _why(operation: Operation) -> str:
     return operation.reason if isinstance(operation, ByTorch) else "no kernel of ours computes it"
 
 

@@ -19,7 +19,10 @@ from engine.model.program.activations import ACTIVATIONS, guess_activation
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
 from engine.model.program.gating import Gating, guess_gating
-from engine.model.program.graph import Beside, Experts, Linear, Operation, Value, View
+from engine.model.program.graph import Operation, Value, View
+from engine.model.program.operations.elementwise import Beside
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.linear import Linear
 from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
 from engine.model.program.unreadable import UnreadableError

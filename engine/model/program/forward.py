@@ -29,7 +29,9 @@ from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture, recor
 from engine.model.program.coded import Coded
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import ByTorch, Graph, Opaque
+from engine.model.program.graph import Graph
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.kerneled import ByTorch
 from engine.model.program.saved import SavedGraph, restore_graph, save_graph
 from engine.model.program.stage import Stage, num_of_tokens, segments
 from engine.model.program.verify import MismatchError, Wrong, difference, verify

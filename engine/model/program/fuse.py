@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from engine.model.program.capture import NUM_SAMPLES
-from engine.model.program.graph import (
-    Attend,
-    Elementwise,
-    Experts,
-    Gated,
-    Gather,
-    Graph,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    Value,
-    View,
-    reads,
-    rows_of,
-)
+from engine.model.program.graph import Graph, Operation, Value, View
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.linear import Gated, Linear, rows_of
+from engine.model.program.operations.norm import Norm
 
 
 def fuse(graph: Graph) -> Graph:
@@ -47,7 +38,7 @@ class _Uses:
 
     def __init__(self, operations: list[Operation], logits: Value) -> None:
         self._makers = {id(operation.out): operation for operation in operations}
-        self._readers = Counter(id(view.value) for one in operations for view in reads(one))
+        self._readers = Counter(id(view.value) for one in operations for view in one.reads())
         self._readers[id(logits)] += 1
 
     def sole(self, view: object, kind: type) -> Any:
@@ -72,8 +63,9 @@ def _is_plain(operation: Operation | None) -> bool:
 def _drop_copies(operations: list[Operation], logits: Value) -> list[Operation]:
     kept: list[Operation] = []
     for operation in operations:
-        if isinstance(operation, Elementwise) and operation.is_copy and operation.out is not logits:
-            _redirect(operations, operation.out, operation.x.value, operation.x.column)
+        copied = operation.copied
+        if copied is not None and operation.out is not logits:
+            _redirect(operations, operation.out, copied.value, copied.column)
         else:
             kept.append(operation)
     return kept
@@ -144,7 +136,7 @@ def _gates(activation: Elementwise, operations: list[Operation]) -> bool:
     return any(
         isinstance(one, Elementwise)
         and one.combine == "multiply"
-        and any(view.value is activation.out for view in reads(one))
+        and any(view.value is activation.out for view in one.reads())
         for one in operations
     )
 
@@ -152,7 +144,7 @@ def _gates(activation: Elementwise, operations: list[Operation]) -> bool:
 def _gate(operations: list[Operation], logits: Value) -> list[Operation]:
     """Merge activation(x gate) * (x up), where gate and up are two products or halves of one."""
     makers = {id(operation.out): operation for operation in operations}
-    readers = Counter(id(view.value) for one in operations for view in reads(one))
+    readers = Counter(id(view.value) for one in operations for view in one.reads())
     gone: set[int] = set()
     changed: list[Operation] = []
     for operation in operations:
@@ -268,15 +260,12 @@ def _gather_early(operations: list[Operation]) -> list[Operation]:
             if id(operation.out) not in whole and isinstance(
                 operation, (Norm, Linear, Gated, Elementwise, Experts)
             ):
-                for name in ("x", "y", "residual", "logits"):
-                    view = getattr(operation, name, None)
-                    if isinstance(view, View):
-                        setattr(operation, name, rows_of(view))
+                operation.redirect(rows_of)
                 operation.out = sampled
                 changed.append(operation)
                 continue
             changed.append(Gather(sampled, View(operation.out, 0, operation.out.width)))
-        whole |= {id(view.value) for view in reads(operation)}
+        whole |= {id(view.value) for view in operation.reads()}
         changed.append(operation)
     return changed[::-1]
 
@@ -293,7 +282,7 @@ def _set_apart(operations: list[Operation]) -> list[Operation]:
                 view: View | None = getattr(operation, name)
                 if view is None or changes is None:
                     continue
-                others = sum(_overlap(view, other) for one in operations for other in reads(one))
+                others = sum(_overlap(view, other) for one in operations for other in one.reads())
                 if others > 1:
                     copy = Elementwise(Value(view.reference.contiguous(), False), view)
                     changed.append(copy)
@@ -315,10 +304,4 @@ def _redirect(operations: list[Operation], old: Value, new: Value, column: int) 
         return View(new, column + view.column, view.columns) if view.value is old else view
 
     for operation in operations:
-        if isinstance(operation, Opaque):
-            operation.inputs = tuple(map(moved, operation.inputs))
-            continue
-        for field in fields(operation):
-            view = getattr(operation, field.name)
-            if isinstance(view, View):
-                setattr(operation, field.name, moved(view))
+        operation.redirect(moved)

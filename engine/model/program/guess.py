@@ -10,7 +10,10 @@ from torch.nn import functional as F  # noqa: N812
 
 from engine.model.program.activations import ACTIVATIONS, guess_activation
 from engine.model.program.agree import agree, differences
-from engine.model.program.graph import Elementwise, Linear, Norm, Operation, Value, View
+from engine.model.program.graph import Operation, Value, View
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.linear import Linear
+from engine.model.program.operations.norm import Norm
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 

@@ -1,17 +1,18 @@
-"""Replays: reads recorded calls as operations that torch repeats on the rows of a step."""
+"""Opaque: recorded calls as an operation that torch repeats on the rows of a step."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from engine.model.program.agree import agree
 from engine.model.program.capture import AttentionCall, Call, Capture, KernelCall, tensors_in
-from engine.model.program.graph import Opaque, Value, View
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.layout import axes_of, columns_of
 from engine.model.program.provenance import address_of
 from engine.model.program.replay import (
@@ -26,7 +27,33 @@ from engine.model.program.replay import (
     keys_in,
 )
 from engine.model.program.unreadable import UnreadableError
+from engine.model.program.weights import Weight
 from engine.model.program.writes import out_of_place
+
+
+@dataclass(eq=False)
+class Opaque(Operation):
+    """Repeats calls of the model unchanged, in torch.
+
+    Attributes:
+        name: the called module's class, or the function.
+    """
+
+    in_torch: ClassVar[bool] = True
+    out: Value
+    name: str
+    inputs: tuple[View, ...]
+    replay: Replay
+
+    @property
+    def kind(self) -> str:
+        """See `Operation.kind`."""
+        return self.name
+
+    def matrices(self) -> tuple[Weight, ...]:
+        """See `Operation.matrices`."""
+        of_modules = (one for module in self.replay.modules for one in module.parameters())
+        return (*self.replay.constants, *of_modules)
 
 
 class Replays:

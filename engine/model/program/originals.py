@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from engine.model.program.graph import Embed, Experts, Gated, Linear, Opaque, Operation
+from engine.model.program.graph import Operation
 from engine.model.program.weights import address_of
 
 
@@ -32,26 +32,15 @@ class Originals:
             self._parameters.setdefault(address_of(parameter), []).append(parameter)
         self._uses: Counter[int] = Counter()
         for operation in operations:
-            match operation:
-                case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
-                    self._uses.update(address_of(weight) for weight in weights)
-                case Embed(table=table):
-                    self._uses[address_of(table)] += 1
-                case Opaque(replay=replay):
-                    self._uses.update(map(address_of, replay.constants))
-                    for module in replay.modules:
-                        self._uses.update(map(address_of, module.parameters()))
+            self._uses.update(map(address_of, operation.matrices()))
 
-    def give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
-        """End an operation's use of its weights, which have been copied, and remove them from it.
+    def give_up(self, operation: Operation) -> None:
+        """End an operation's use of its matrices, which have been copied.
 
         Unused memory is freed once the caller no longer holds it.
         """
-        if isinstance(operation, Embed):
-            addresses = [address_of(operation.table)]
-        else:
-            addresses = [address_of(weight) for weight in operation.weights]
-            operation.weights = operation.biases = ()
+        addresses = [address_of(one) for one in operation.matrices()]
+        operation.drop_weights()
         for address in addresses:
             self._uses[address] -= 1
             if not self._uses[address]:

@@ -14,7 +14,11 @@ from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded, Scales, StoredRows
-from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation, PerHead
+from engine.model.program.graph import Operation
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.per_head import PerHead
 from engine.model.program.originals import Originals
 from engine.model.program.weights import Rows, Weight, dense, floats, matrix_of
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from engine.model.program.capture import Call, tensors_in
-from engine.model.program.graph import Elementwise, Linear, Operation, Value, View, rows_of
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.layout import axes_of, columns_of, dense_steps, places
 from engine.model.program.unreadable import UnreadableError
-from engine.model.program.weights import Rows
 
 CASTS = frozenset(("to", "type", "type_as", "float", "bfloat16"))
 
@@ -38,7 +35,7 @@ class Provenance:
         """The columns of a value that a tensor shows.
 
         If they are not adjacent, but come from a product, they are the value of another product,
-        whose matrix has the corresponding rows.
+        whose matrix has the corresponding rows (`Operation.picked`).
         """
         address = address_of(tensor)
         value = self.values.get(address)
@@ -84,9 +81,8 @@ class Provenance:
     def origin(self, view: View) -> View:
         """The source of a view, before copies and casts."""
         maker = self.maker(view)
-        if isinstance(maker, Elementwise) and maker.is_copy and view.is_whole:
-            return self.origin(maker.x)
-        return view
+        copied = None if maker is None or not view.is_whole else maker.copied
+        return view if copied is None else self.origin(copied)
 
     def maker(self, view: View) -> Operation | None:
         """The operation that computed the value of a view."""
@@ -104,38 +100,13 @@ class Provenance:
     def _pick(self, value: Value, columns: Tensor) -> Value:
         key = id(value), tuple(columns.tolist())
         if key not in self._picked:
-            product = self.maker(View(value, 0, value.width))
-            if not isinstance(product, Linear):
+            maker = self.maker(View(value, 0, value.width))
+            made = None if maker is None else maker.picked(columns)
+            if made is None:
                 raise UnreadableError("a tensor has its columns in another order")
-            reference = value.reference[:, columns].contiguous()
-            (weight,) = product.weights
-            made = Linear(
-                Value(reference, value.per_sample),
-                product.x,
-                (weight[columns] if isinstance(weight, Rows) else Rows(weight, columns),),
-                tuple(bias[columns] for bias in product.biases),
-            )
             self.operations.append(made)
             self._picked[key] = made.out
         return self._picked[key]
-
-    def join(self, tensors: Sequence[Tensor], out: Value) -> Linear:
-        """Columns of products of one matrix, side by side: the product of their weights.
-
-        Raises:
-            UnreadableError: they are something else.
-        """
-        views = [self.origin(self.view(one)) for one in tensors]
-        products = [one for one in map(self.maker, views) if isinstance(one, Linear)]
-        beside = torch.cat([view.reference for view in views], dim=1)
-        if len(products) < len(views) or not torch.equal(beside, out.reference):
-            raise UnreadableError("it joins tensors that are not products")
-        first, *others = products
-        if any(one.x != first.x or len(one.biases) != len(first.biases) for one in others):
-            raise UnreadableError("it joins products of several matrices")
-        parts = [rows_of(one, view) for one, view in zip(products, views, strict=True)]
-        biases = [one for _, given in parts for one in given]
-        return Linear(out, first.x, tuple(one for one, _ in parts), tuple(biases))
 
     def sources(
         self, tensor: Tensor, through_casts: bool = False

@@ -18,7 +18,11 @@ from engine.model.program.capture import NUM_TOKENS
 from engine.model.program.coded import Coded, Coder
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Elementwise, Experts, Gated, Graph, Linear
+from engine.model.program.graph import Graph
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.kerneled import Weighted
+from engine.model.program.operations.linear import Linear
 from engine.model.program.origins import Origins
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.weights import Weight
@@ -185,11 +189,11 @@ def _read(
     return fuse(find_graph(model, shape, positions, states, compact=compact)[0])
 
 
-def _products(graph: Graph) -> Iterator[Linear | Gated | Experts]:
+def _products(graph: Graph) -> Iterator[Weighted]:
     """The operations whose weights may be codes."""
     routers = {id(one.logits.value) for one in graph.operations if isinstance(one, Experts)}
     for one in graph.operations:
-        if not isinstance(one, (Linear, Gated, Experts)) or id(one.out) in routers:
+        if not isinstance(one, Weighted) or id(one.out) in routers:
             continue
         if one.out.width >= _LEAST:
             yield one

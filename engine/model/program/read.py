@@ -30,32 +30,22 @@ from engine.model.program.capture import (
 )
 from engine.model.program.contents import Contents
 from engine.model.program.experts import are_experts, read_experts
-from engine.model.program.graph import (
-    Attend,
-    Beside,
-    Elementwise,
-    Embed,
-    Experts,
-    Gather,
-    Graph,
-    HeadNorm,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    PerHead,
-    Rotation,
-    Value,
-    View,
-    reads,
-)
+from engine.model.program.graph import Graph, Operation, Value, View
 from engine.model.program.guess import guess, guess_gated_norm
 from engine.model.program.layout import axes_of, columns_of
 from engine.model.program.lookup import Lookups
-from engine.model.program.opaque import Replays
+from engine.model.program.opaque import Opaque, Replays
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.elementwise import Beside, Elementwise
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.linear import Linear, join
+from engine.model.program.operations.norm import HeadNorm, Norm
+from engine.model.program.operations.per_head import PerHead
 from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.recurrence import read_convolution, read_recurrence
-from engine.model.program.rotation import Rotations
+from engine.model.program.rotation import Rotation, Rotations
 from engine.model.program.unreadable import UnreadableError, unreadable
 from engine.model.program.writes import out_of_place
 
@@ -286,7 +276,7 @@ class _Reader:
         if name in _SAME:
             return Elementwise(out, self._provenance.like(call.args[0], output))
         if name in _JOIN:
-            return self._provenance.join(call.args[0], out)
+            return join(call.args[0], self._provenance, out)
         if name in _PICK:
             return self._gather(call.args[0], out)
         if name in _ACTIVATE:
@@ -517,5 +507,5 @@ def _needed(operations: list[Operation], logits: Value) -> list[Operation]:
     for operation in reversed(operations):
         if id(operation.out) in wanted:
             kept.append(operation)
-            wanted |= {id(view.value) for view in reads(operation)}
+            wanted |= {id(view.value) for view in operation.reads()}
     return kept[::-1]

@@ -19,8 +19,11 @@ from torch.nn import functional as F  # noqa: N812
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS
-from engine.model.program.graph import Convolve, Elementwise, Recur, Value, View
+from engine.model.program.graph import Value, View
 from engine.model.program.linear_attention import Recurrence, convolve, recur
+from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.recur import Recur
 from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError
 

@@ -5,6 +5,7 @@ these a recorded pass has.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,10 +13,26 @@ from torch import Tensor, nn
 
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
-from engine.model.program.graph import Rotation, Value, View
+from engine.model.program.graph import Value, View
 from engine.model.program.layout import axes_of
 from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError, unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """RoPE by tables.
+
+    Attributes:
+        cos, sin: [positions, half] float32.
+        interleaved: whether columns (2 i, 2 i + 1) make a pair, rather than (i, i + half).
+        begin: the first rotated column of a head.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool
+    begin: int = 0
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, begin: int = 0) -> Tensor:

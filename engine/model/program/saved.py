@@ -12,60 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.model.attention.params import AttentionParams
 from engine.model.files.compact import CompactWeights
-from engine.model.program.gating import Gating
-from engine.model.program.graph import (
-    Attend,
-    Convolve,
-    Elementwise,
-    Embed,
-    Experts,
-    Gated,
-    Gather,
-    Graph,
-    HeadNorm,
-    Linear,
-    Norm,
-    Opaque,
-    Operation,
-    PerHead,
-    Recur,
-    Rotation,
-    Value,
-    View,
-)
-from engine.model.program.linear_attention import Recurrence
-from engine.model.program.routing import Routing
-from engine.model.program.weights import Rows, Weight, matrix_of
+from engine.model.program.graph import Graph, Value, View
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations import OPERATIONS
+from engine.model.program.weights import Rows, matrix_of
 
 # Constants are mainly tables of rotations: 67 MB for two kinds of layers, heads of 256 and 32,768
 # positions.
 _MOST_BYTES = 256 << 20
 
 # The classes of a graph, except values and tensors.
-_CLASSES = {
-    one.__name__: one
-    for one in (
-        Attend,
-        AttentionParams,
-        Convolve,
-        Elementwise,
-        Embed,
-        Experts,
-        Gated,
-        Gather,
-        Gating,
-        HeadNorm,
-        Linear,
-        Norm,
-        Recur,
-        Recurrence,
-        Rotation,
-        Routing,
-        Rows,
-        View,
-    )
+_CLASSES: dict[str, type[Any]] = {
+    one.__name__: one for kind in OPERATIONS for one in (kind, *kind.parts, View, Rows)
 }
 
 
@@ -98,7 +57,7 @@ def save_graph(graph: Graph, weights: CompactWeights) -> SavedGraph | None:
     """
     if any(isinstance(one, Opaque) for one in graph.operations):
         return None
-    matrices = [matrix_of(weight) for one in graph.operations for weight in _weights(one)]
+    matrices = [matrix_of(weight) for one in graph.operations for weight in one.matrices()]
     if any(weights.named(one) is None for one in matrices):
         return None
     writer = _Writer(weights)
@@ -111,18 +70,6 @@ def save_graph(graph: Graph, weights: CompactWeights) -> SavedGraph | None:
     if sum(one.untyped_storage().nbytes() for one in constants.values()) > _MOST_BYTES:
         return None
     return SavedGraph(layout | {"values": writer.values, "tensors": writer.tensors}, constants)
-
-
-def _weights(operation: Operation) -> tuple[Weight, ...]:
-    match operation:
-        case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
-            return weights
-        case Embed(table=table):
-            return (table,)
-        case PerHead(weight=weight):
-            return (weight,)
-        case _:
-            return ()
 
 
 def restore_graph(saved: SavedGraph, weights: Mapping[str, Tensor]) -> Graph:

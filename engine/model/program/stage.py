@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.model.program.graph import ByTorch, Opaque, Operation
+from engine.model.program.graph import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
     """Runs of instructions, each with the stage that torch runs after it, if any."""
     first = last = stages[0].first if stages else 0
     for stage in stages:
-        if isinstance(stage.operation, Opaque | ByTorch):
+        if stage.operation.in_torch:
             yield first, last, stage
             first = last = stage.last
         else:

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 from engine.model.program.agree import differences
-from engine.model.program.graph import Attend, ByTorch, Embed, Opaque, Operation, definition
+from engine.model.program.graph import Operation
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.kerneled import ByTorch
 from engine.model.program.stage import Stage
 
 # The largest `difference`, by the type of the computation. A wrong kernel is off by tenths. A right
@@ -68,12 +72,6 @@ def mismatch(wrong: Sequence[Wrong]) -> MismatchError:
         for (kind, columns), ones in kinds.items()
     ]
     return MismatchError("; ".join(said), wrong)
-
-
-def kind_of(operation: Operation) -> str:
-    """The name of an operation for people."""
-    found = definition(operation)
-    return found.name if isinstance(found, Opaque) else type(found).__name__.lower()
 
 
 def verify(
@@ -134,7 +132,7 @@ def verify(
 
 def _wrong(at: int, operation: Operation, found: float) -> Wrong:
     reason = f"differs from the model by {found:.2g}"
-    return Wrong(at, kind_of(operation), operation.out.width, reason)
+    return Wrong(at, operation.kind, operation.out.width, reason)
 
 
 def _parts(stage: Stage) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:

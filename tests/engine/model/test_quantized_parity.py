@@ -21,7 +21,7 @@ from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward
-from engine.model.program.graph import Gated
+from engine.model.program.operations.linear import Gated
 from engine.model.program.pack import Packer, Product
 from engine.model.program.quantize import quantize
 from engine.model.program.verify import MismatchError

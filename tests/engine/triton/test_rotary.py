@@ -11,7 +11,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from engine.model.program import rotation
-from engine.model.program.graph import Rotation
+from engine.model.program.rotation import Rotation
 from engine.triton.rotary import rotate_and_store
 from tests.support.framed import DEVICE, DTYPES, Framed, in_any_order, numbers, within
 

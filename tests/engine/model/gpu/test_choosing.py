@@ -21,7 +21,8 @@ from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.products import RUNGS, Choice, Product
 from engine.model.gpu.program import GpuProgram
 from engine.model.gpu.stream import HostStream
-from engine.model.program.graph import Gated, Linear, Norm
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import Norm
 from engine.triton.product import MOST_ROWS, Strip, strips
 from tests.engine.model.gpu.test_program import config_for, program_of, shape_of
 from tests.support.zoo import SERVED, tiny_model

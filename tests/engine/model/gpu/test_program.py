@@ -24,8 +24,10 @@ from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.program import GpuProgram
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Beside, Linear
-from engine.model.program.verify import MismatchError, Wrong, kind_of
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.elementwise import Beside
+from engine.model.program.operations.linear import Linear
+from engine.model.program.verify import MismatchError, Wrong
 from engine.model.running.forward import ModuleForward, make_forward
 from engine.model.tracing.trace import trace
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
@@ -218,7 +220,7 @@ def test_torch_gives_what_a_launch_would(kind: str, name: str) -> None:
     apart = [
         Wrong(at, kind, one.out.width, "is set apart")
         for at, one in enumerate(fuse(graph).operations)
-        if kind_of(one) == kind
+        if one.kind == kind
     ]
     assert apart
     forward = make_gpu_program(model, config_for(model), shape_of(model), apart)

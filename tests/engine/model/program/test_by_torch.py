@@ -29,9 +29,11 @@ from engine.model.program import by_torch
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import ByTorch, Embed, Operation, View, definition
+from engine.model.program.graph import Operation, View
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.kerneled import ByTorch
 from engine.model.program.pack import Packer
-from engine.model.program.verify import MismatchError, Wrong, kind_of
+from engine.model.program.verify import MismatchError, Wrong
 from engine.model.running.forward import make_forward
 from engine.model.state.modules import find_states
 from engine.model.tracing.latents import take_expansions
@@ -81,9 +83,9 @@ def operations_of(model: PreTrainedModel) -> list[Operation]:
 
 def of_kinds(operations: Sequence[Operation], kinds: Iterable[str]) -> tuple[Wrong, ...]:
     return tuple(
-        Wrong(at, kind_of(one), one.out.width, "is set apart")
+        Wrong(at, one.kind, one.out.width, "is set apart")
         for at, one in enumerate(operations)
-        if kind_of(one) in kinds
+        if one.kind in kinds
     )
 
 
@@ -95,8 +97,8 @@ def perturb(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
 
     def wrong(self: Any, operation: Any, *products: Any) -> None:
         emit(self, operation, *products)
-        first = next(x for x in self._graph.operations if kind_of(x) == kind_of(operation))
-        if kind_of(operation) in kinds and operation is first and not is_apart(operation):
+        first = next(x for x in self._graph.operations if x.kind == operation.kind)
+        if operation.kind in kinds and operation is first and not is_apart(operation):
             out = self._buffers.place(View(operation.out, 0, operation.out.width))
             self._program.elementwise(out, out, "none", None, "none", 1.5)
 
@@ -215,7 +217,7 @@ def test_a_tied_table_is_right_on_both_sides(
     def wrong(self: Any, operation: Any, *products: Any) -> None:
         emit(self, operation, *products)
         is_it = isinstance(operation, Embed) or operation is self._graph.operations[-1]
-        if kind_of(operation) == kind and is_it and not is_apart(operation):
+        if operation.kind == kind and is_it and not is_apart(operation):
             out = self._buffers.place(View(operation.out, 0, operation.out.width))
             self._program.elementwise(out, out, "none", None, "none", 1.5)
 
@@ -228,7 +230,7 @@ def test_a_tied_table_is_right_on_both_sides(
     assert forward.kept_bytes == (table if kind == "embed" else 0)
     assert loaded.shape.saved_bytes == -forward.kept_bytes
     head = forward._stages[-1].operation
-    embedded = definition(forward._stages[0].operation)
+    embedded = forward._stages[0].operation.definition
     if kind == "linear":
         assert embedded.table.data_ptr() == head.operation.weights[0].data_ptr()
     assert served(loaded) == own(model)

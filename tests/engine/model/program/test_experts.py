@@ -18,7 +18,10 @@ from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.gating import Gating, guess_gating
-from engine.model.program.graph import Experts, Graph, Linear, Opaque
+from engine.model.program.graph import Graph
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.linear import Linear
 from engine.model.program.provenance import Provenance
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
 from engine.model.tracing.trace import trace

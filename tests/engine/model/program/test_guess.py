@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from engine.model.program.agree import agree
-from engine.model.program.graph import Elementwise, Norm, Operation, Value, View
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.guess import guess
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.norm import Norm
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from engine.model.program.capture import Capture, capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Graph, Opaque
+from engine.model.program.graph import Graph
+from engine.model.program.opaque import Opaque
 from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.writes import out_of_place

@@ -19,17 +19,14 @@ from engine.model.program import find
 from engine.model.program.capture import Capture, Site, capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import (
-    Attend,
-    Elementwise,
-    Embed,
-    Gated,
-    Gather,
-    Graph,
-    Linear,
-    Norm,
-    Opaque,
-)
+from engine.model.program.graph import Graph
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.embed import Embed
+from engine.model.program.operations.gather import Gather
+from engine.model.program.operations.linear import Gated, Linear
+from engine.model.program.operations.norm import Norm
 from engine.model.program.unreadable import UnreadableError
 from engine.model.tracing.latents import take_expansions
 from engine.model.tracing.trace import trace

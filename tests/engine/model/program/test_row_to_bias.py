@@ -9,7 +9,9 @@ from transformers import PreTrainedModel
 
 from engine.model.program import forward as program
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Elementwise, Graph, Linear
+from engine.model.program.graph import Graph
+from engine.model.program.operations.elementwise import Elementwise
+from engine.model.program.operations.linear import Linear
 from tests.engine.model.program.test_read import agree, found, rebuilt
 from tests.support.examples import example
 from tests.support.graphs import only

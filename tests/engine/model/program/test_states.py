@@ -16,8 +16,12 @@ from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Convolve, Linear, Opaque, Recur
 from engine.model.program.linear_attention import convolve
+from engine.model.program.opaque import Opaque
+from engine.model.program.operations.attend import Attend
+from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.linear import Linear
+from engine.model.program.operations.recur import Recur
 from engine.model.program.weights import Rows, dense
 from engine.model.running.forward import make_forward
 from engine.model.running.runner import TorchRunner
