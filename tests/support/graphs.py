@@ -5,24 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.model.program.activations import ACTIVATIONS
-from engine.model.program.by_torch import compute, normal
+from engine.model.attention.torch_backend import TorchAttention
 from engine.model.program.capture import Capture
+from engine.model.program.forward import recorded_step
 from engine.model.program.graph import Graph, Operation, View
-from engine.model.program.linear_attention import convolve, recur
 from engine.model.program.opaque import Opaque
 from engine.model.program.operations.attend import Attend
-from engine.model.program.operations.convolve import Convolve
-from engine.model.program.operations.elementwise import Beside, Elementwise
-from engine.model.program.operations.embed import Embed
-from engine.model.program.operations.experts import Experts
-from engine.model.program.operations.gather import Gather
-from engine.model.program.operations.kerneled import ByTorch
-from engine.model.program.operations.linear import Gated, Linear
-from engine.model.program.operations.norm import HeadNorm, Norm
-from engine.model.program.operations.per_head import PerHead
-from engine.model.program.operations.recur import Recur
+from engine.model.program.operations.kerneled import Kerneled, TorchStep
+from engine.model.program.operations.norm import HeadNorm, normal
 from engine.model.program.rotation import Rotation, rotate
+from engine.model.state.slots import StateSlots
 
 
 def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None = None) -> Tensor:
@@ -33,8 +25,17 @@ def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None =
     """
     values = {} if values is None else values
     stored: dict[int, tuple[Tensor, Tensor]] = {}
+    inputs = recorded.input_ids, recorded.position_ids, recorded.last_tokens
+    step = TorchStep(
+        recorded_step(inputs, block_size=len(recorded.input_ids)),
+        recorded.input_ids.numpy(),
+        TorchAttention(),
+        parts=(),
+        places=(),
+        slots=StateSlots(1),
+    )
     for operation in graph.operations:
-        values[id(operation.out)] = _result(operation, values, stored, recorded)
+        values[id(operation.out)] = _result(operation, values, stored, step)
     return values[id(graph.logits)]
 
 
@@ -42,44 +43,28 @@ def _result(
     operation: Operation,
     values: dict[int, Tensor],
     stored: dict[int, tuple[Tensor, Tensor]],
-    recorded: Capture,
+    step: TorchStep,
 ) -> Tensor:
     def of(view: View) -> Tensor:
         return values[id(view.value)][:, view.column : view.column + view.columns]
 
-    match operation:
-        case Embed(table=table, positions=positions):
-            return table[recorded.position_ids if positions else recorded.input_ids].double()
-        case Norm() | Linear() | Gated() | Elementwise() | Experts() | PerHead() | Beside():
-            return compute(operation, of)
-        case Attend():
-            positions = recorded.position_ids
-            if operation.key is not None:
-                rotated = _heads(
-                    of(operation.key),
-                    operation.kv_heads,
-                    operation.key_rotation,
-                    operation.key_norm,
-                    positions,
-                )
-                if operation.value is None:  # it is in the key
-                    values_of = rotated[..., : operation.out.width // operation.heads]
-                else:
-                    values_of = _heads(of(operation.value), operation.kv_heads)
-                stored[operation.layer] = rotated, values_of
-            return _attention(operation, of(operation.query), *stored[operation.layer], positions)
-        case Convolve(x=x, weight=weight, bias=bias, activation=activation):
-            return ACTIVATIONS[activation](convolve(of(x), weight, bias))
-        case Recur(beta=beta, way=way):
-            inputs = (operation.query, operation.key, operation.value, operation.decay)
-            return recur(*map(of, inputs), None if beta is None else of(beta), way)
-        case Gather(x=x):
-            return of(x)[recorded.last_tokens]
-        case ByTorch(operation=inner):
-            return _result(inner, values, stored, recorded)
-        case Opaque(inputs=inputs, replay=replay):
-            rows = len(operation.out.reference)
-            return replay(rows, [*map(of, inputs)], recorded.position_ids).double()
+    inner = operation.definition
+    if isinstance(inner, Opaque):
+        rows = len(inner.out.reference)
+        return inner.replay(rows, [*map(of, inner.inputs)], step.positions).double()
+    if not isinstance(inner, Attend):
+        assert isinstance(inner, Kerneled)
+        return inner.run(of, step).double()
+    if inner.key is not None:
+        rotated = _heads(
+            of(inner.key), inner.kv_heads, inner.key_rotation, inner.key_norm, step.positions
+        )
+        if inner.value is None:  # it is in the key
+            values_of = rotated[..., : inner.out.width // inner.heads]
+        else:
+            values_of = _heads(of(inner.value), inner.kv_heads)
+        stored[inner.layer] = rotated, values_of
+    return _attention(inner, of(inner.query), *stored[inner.layer], step.positions)
 
 
 def _heads(

@@ -27,6 +27,7 @@ from engine.model.program.by_torch import off_path, set_apart
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
+from engine.model.program.graph import Operation
 from engine.model.program.opaque import Opaque
 from engine.model.program.operations.attend import Attend
 from engine.model.program.operations.kerneled import ByTorch
@@ -290,8 +291,8 @@ def _verify(
     inputs.rows.zero_()
     slots = torch.from_numpy(tokens).to(tables.device)
 
-    def restore(attend: Attend) -> None:
-        if attend.key is None or attend.value is None:
+    def restore(attend: Operation) -> None:
+        if not isinstance(attend, Attend) or attend.key is None or attend.value is None:
             return
         by_head = (NUM_TOKENS, attend.kv_heads, -1)
         key, value = attend.rotated[1].reshape(by_head), attend.value.reference.reshape(by_head)

@@ -21,7 +21,6 @@ from engine.model.gpu.products import (
 )
 from engine.model.gpu.resident import Resident
 from engine.model.program.buffers import Buffers
-from engine.model.program.by_torch import compute
 from engine.model.program.graph import Graph, Operation, View
 from engine.model.program.opaque import Opaque
 from engine.model.program.operations.attend import Attend
@@ -30,7 +29,7 @@ from engine.model.program.operations.elementwise import Beside, Elementwise
 from engine.model.program.operations.embed import Embed
 from engine.model.program.operations.experts import Experts
 from engine.model.program.operations.gather import Gather
-from engine.model.program.operations.kerneled import ByTorch
+from engine.model.program.operations.kerneled import ByTorch, Kerneled
 from engine.model.program.operations.linear import Gated, Linear
 from engine.model.program.operations.norm import Norm
 from engine.model.program.operations.per_head import PerHead
@@ -150,14 +149,12 @@ class GpuProgram:
         self._buffers.enter(at, operation)
         first = len(self._launches)
         self._emit(operation)
-        given: tuple[Tensor, ...] = ()
-        rotated = first
-        match operation:
-            case Opaque(inputs=inputs):
-                given = tuple(map(self._buffers.tensor, inputs))
-            case Attend(query=query, key=key):
-                given = tuple(self._buffers.tensor(x) for x in (query, key) if x is not None)
-                rotated = first + 1
+        changed = [view for view, _ in operation.changes()]
+        given = tuple(
+            map(self._buffers.tensor, operation.reads() if operation.in_torch else changed)
+        )
+        # The first launch of attention rotates and stores, the second one attends.
+        rotated = first + bool(changed)
         out = self._buffers.whole(operation.out)
         self.stages.append(Stage(operation, first, rotated, len(self._launches), out, given))
 
@@ -248,10 +245,8 @@ class GpuProgram:
                     to.copy_(table[index.clamp(0, len(table) - 1)])
                 case Gather(x=x):
                     to.copy_(of(x)[given.last_tokens.long().clamp(0, tokens - 1)])
-                case Norm() | Linear() | Gated() | Elementwise() | Experts() | Beside():
-                    to.copy_(compute(inner, of))
-                case _:
-                    raise AssertionError("it keeps keys, values or states")
+                case Kerneled():
+                    to.copy_(inner.compute(of))
 
         self._launches.append(launch)
 

@@ -9,10 +9,6 @@ import torch
 from torch import Tensor
 
 from engine.model.program.graph import Graph, Operation, Value, View
-from engine.model.program.operations.elementwise import Elementwise
-from engine.model.program.operations.experts import Experts
-from engine.model.program.operations.linear import Gated, Linear
-from engine.model.program.operations.per_head import PerHead
 
 _Kind = tuple[bool, int, torch.dtype]
 
@@ -25,7 +21,7 @@ class Buffers:
             samples.
         dtype: type of all values but the logits.
         multiple: matrices are padded with columns of zeros to a multiple of this.
-        adds_in_place: whether a product may overwrite its residual.
+        adds_in_place: whether operations may overwrite a view (`Operation.overwritten`).
         also: other values that operations may read, by the operations' `id`.
         made: called with each new matrix, and whether its rows are those that sample.
     """
@@ -55,17 +51,9 @@ class Buffers:
         self._logits = {id(graph.logits)}
         definitions = [operation.definition for operation in graph.operations]
         for one in reversed(definitions):
-            if isinstance(one, Elementwise) and id(one.out) in self._logits:
-                self._logits |= {id(view.value) for view in one.reads()}
-        # Experts also need their router's logits unrounded.
-        self._logits |= {id(x.logits.value) for x in definitions if isinstance(x, Experts)}
-        # A product of a value's last columns also reads a whole multiple of them.
-        self._in_part = {
-            id(one.x.value)
-            for one in definitions
-            if isinstance(one, PerHead)
-            or (isinstance(one, Linear | Gated) and one.x.columns % multiple and one.x.column)
-        }
+            views = one.in_float32(id(one.out) in self._logits)
+            self._logits |= {id(view.value) for view in views}
+        self._in_part = {id(view.value) for one in definitions for view in one.reads_past(multiple)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
             for value in (operation.out, *(one.value for one in self._reads(operation))):
@@ -108,27 +96,22 @@ class Buffers:
         return self.tensor(View(value, 0, value.width))
 
     def _replaced(self, at: int, operation: Operation) -> Value | None:
-        """The residual that a product may overwrite, because nothing reads it afterwards."""
-        if not (self._adds_in_place and isinstance(operation, Linear) and operation.residual):
+        """The value that an operation may overwrite, because nothing else reads it."""
+        view = operation.overwritten
+        if not self._adds_in_place or view is None:
             return None
-        residual = operation.residual
         free = (
-            residual.is_whole
-            and residual.value in self._held
-            and self._last[id(residual.value)] == at
-            and all(residual.value is not view.value for view in self._beside(operation))
-            and self._kind(residual.value) == self._kind(operation.out)
+            view.is_whole
+            and view.value in self._held
+            and self._last[id(view.value)] == at
+            and sum(view.value is other.value for other in self._reads(operation)) == 1
+            and self._kind(view.value) == self._kind(operation.out)
         )
-        return residual.value if free else None
+        return view.value if free else None
 
     def _reads(self, operation: Operation) -> list[View]:
         also = self._also.get(id(operation))
         return operation.reads() if also is None else [*operation.reads(), also]
-
-    def _beside(self, product: Linear) -> list[View]:
-        """The values that a product reads beside its residual."""
-        also = self._also.get(id(product))
-        return [product.x] if also is None else [product.x, also]
 
     def _kind(self, value: Value) -> _Kind:
         if id(value) in self._logits:

@@ -6,41 +6,27 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from engine.api.status import OffPath
 from engine.cache.storage import KVStorage
-from engine.model.attention.base import IntArray, StepContext
+from engine.model.attention.base import IntArray
 from engine.model.attention.batch import PackedStep
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.files.compact import CompactWeights
-from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.coded import Coded
-from engine.model.program.experts import compute_expert
 from engine.model.program.graph import Graph, Operation, View
-from engine.model.program.linear_attention import convolve, recur
 from engine.model.program.opaque import Opaque
-from engine.model.program.operations.attend import Attend
-from engine.model.program.operations.convolve import Convolve
-from engine.model.program.operations.elementwise import Beside, Elementwise
 from engine.model.program.operations.embed import Embed
-from engine.model.program.operations.experts import Experts
-from engine.model.program.operations.gather import Gather
-from engine.model.program.operations.kerneled import ByTorch, Kerneled, Weighted
-from engine.model.program.operations.linear import Gated, Linear
-from engine.model.program.operations.norm import HeadNorm, Norm
-from engine.model.program.operations.per_head import PerHead
-from engine.model.program.operations.recur import Recur
-from engine.model.program.rotation import Rotation, rotate
+from engine.model.program.operations.kerneled import ByTorch, Kerneled, TorchStep, Weighted
 from engine.model.program.stage import Stage
 from engine.model.program.verify import MismatchError, Wrong
-from engine.model.program.weights import Weight, address_of, dense, floats, matrix_of
+from engine.model.program.weights import Weight, address_of, floats, matrix_of
 from engine.model.state.slots import StateSlots
 
 
@@ -108,77 +94,6 @@ def unpack(graph: Graph, compact: CompactWeights, dtype: torch.dtype) -> None:
                 operation.table = own(operation.table)  # type: ignore[assignment]
 
 
-def compute(operation: Kerneled, of: Callable[[View], Tensor]) -> Tensor:
-    """Compute an operation on some rows, independently, at least in float32.
-
-    Products are computed in the type of their rows.
-
-    Args:
-        of: returns the numbers of a view, [rows, columns].
-    """
-    match operation:
-        case Norm(x=x, groups=groups):
-            rows = _wide(of(x))
-            return normal(rows.reshape(len(rows), groups, -1), operation).flatten(1)
-        case Linear(x=x, residual=residual, alpha=alpha):
-            product = ACTIVATIONS[operation.activation](torch.cat(_products(of(x), operation), 1))
-            return product if residual is None else _wide(of(residual)) + alpha * product
-        case Gated(x=x):
-            gate, up = _products(of(x), operation)
-            return ACTIVATIONS[operation.activation](gate) * up
-        case Elementwise(x=x, y=y, alpha=alpha):
-            function, given = ACTIVATIONS[operation.activation], _wide(of(x))
-            if operation.combine == "none":
-                return function(alpha * given)
-            other = _wide(of(y) if isinstance(y, View) else y) if y is not None else given
-            other = other.repeat_interleave(given.shape[1] // other.shape[-1], dim=-1)
-            if operation.combine == "add":
-                return given + alpha * other
-            return alpha * function(given) * other
-        case Experts():
-            return _experts(operation, of(operation.x), of(operation.logits))
-        case PerHead(x=x, weight=weight):
-            each = of(x).reshape(-1, operation.heads, x.columns // operation.heads)
-            given, stay = each.tensor_split([weight.shape[2]], dim=2)
-            made = torch.einsum("thi,hoi->tho", given, weight.to(given.dtype))
-            return torch.cat((made, stay), dim=2).flatten(1)
-        case Beside(x=x, y=y):
-            return torch.cat((of(x), of(y)), dim=1)
-        case _:
-            raise AssertionError("its rows depend on each other")
-
-
-def normal(x: Tensor, by: Norm | HeadNorm) -> Tensor:
-    """Normalise over the last axis."""
-    given = x - x.mean(-1, keepdim=True) if by.center else x
-    made = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + by.eps)
-    made = made if by.weight is None else made * by.weight
-    return made if by.bias is None else made + by.bias
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _products(x: Tensor, operation: Linear | Gated) -> list[Tensor]:
-    """Products with each of an operation's weights: [rows, features] each, at least float32."""
-    biases = operation.biases or (None,) * len(operation.weights)
-    return [
-        _wide(F.linear(x, dense(weight).to(x.dtype), None if bias is None else bias.to(x.dtype)))
-        for weight, bias in zip(operation.weights, biases, strict=True)
-    ]
-
-
-def _experts(operation: Experts, x: Tensor, logits: Tensor) -> Tensor:
-    index, weight = operation.routing.choose(logits)
-    total = torch.zeros_like(_wide(x))
-    for expert in sorted(set(index.flatten().tolist())):
-        rows, places = (index == expert).nonzero(as_tuple=True)
-        given = _wide(compute_expert(operation, x[rows], expert))
-        total.index_add_(0, rows, (weight[rows, places, None] * given).to(total.dtype))
-    return total
-
-
 class Between:
     """Runs, between two segments of a CPU program, opaque operations and those assigned to torch.
 
@@ -199,8 +114,7 @@ class Between:
         self._slots = slots
         self._parts: Sequence[KVStorage] = ()
         self._attention = TorchAttention()
-        self._contexts: dict[int, StepContext] = {}
-        self._step: PackedStep | None = None
+        self._step: TorchStep | None = None
         self._seconds: dict[int, float] = {}
         self._shares: dict[int, float] = {}
         self._fewest = sys.maxsize
@@ -208,7 +122,7 @@ class Between:
     def attach(self, parts: Sequence[KVStorage]) -> None:
         """Use this pool in the following steps."""
         self._parts = parts
-        self._contexts, self._step = {}, None
+        self._step = None
 
     def run(self, stage: Stage, step: PackedStep, ids: IntArray) -> None:
         """Compute a stage of a step, if it has any rows.
@@ -238,90 +152,11 @@ class Between:
         def of(view: View) -> Tensor:
             return given[view][: samples if view.value.per_sample else tokens]
 
-        match inner:
-            case Embed(table=table, positions=by_position):
-                out[:] = table[torch.from_numpy(step.position_ids if by_position else ids)]
-            case Gather(x=x):
-                out[:] = of(x)[torch.from_numpy(step.last_tokens)]
-            case Attend():
-                out[:] = self._attend(inner, of, step)
-            case Convolve(x=x):
-                self._convolve(inner, of(x), step, out)
-            case Recur():
-                self._recur(inner, of, step, out)
-            case _:
-                out[:] = compute(inner, of)
-
-    def _attend(self, operation: Attend, of: Callable[[View], Tensor], step: PackedStep) -> Tensor:
-        positions = torch.from_numpy(step.position_ids)
-        number, place = self._places[operation.layer]
-        context = self._context(number, step)
-        if operation.key is not None:
-            key = _heads(
-                of(operation.key),
-                operation.kv_heads,
-                operation.key_rotation,
-                operation.key_norm,
-                positions,
+        if self._step is None or self._step.packed is not step:
+            self._step = TorchStep(
+                step, ids, self._attention, self._parts, self._places, self._slots
             )
-            value = operation.value
-            values = key if value is None else _heads(of(value), operation.kv_heads)
-            context.storage.write(place, context.slots, key, values)
-        query = _heads(
-            of(operation.query),
-            operation.heads,
-            operation.query_rotation,
-            operation.query_norm,
-            positions,
-        )
-        return self._attention.attend(query, place, context, operation.params).flatten(1)
-
-    def _context(self, number: int, step: PackedStep) -> StepContext:
-        """The step over a part of the pool, made once for all layers."""
-        if self._step is not step:
-            self._contexts, self._step = {}, step
-        if number not in self._contexts:
-            self._contexts[number] = StepContext(
-                backend=self._attention,
-                storage=self._parts[number],
-                slots=torch.from_numpy(step.slots),
-                starts=step.starts,
-                counts=step.counts,
-                block_tables=step.block_tables,
-            )
-        return self._contexts[number]
-
-    def _convolve(self, operation: Convolve, x: Tensor, step: PackedStep, out: Tensor) -> None:
-        before = len(operation.weight) - 1
-        states = self._room(operation, before, x.shape[1], dtype=x.dtype)
-        for tokens, slot, is_new in _sequences(step):
-            state = states[slot]
-            if is_new:
-                state.zero_()
-            row = torch.cat((state, x[tokens]))
-            made = convolve(row, operation.weight, operation.bias)[before:]
-            out[tokens] = ACTIVATIONS[operation.activation](made)
-            state.copy_(row[len(row) - before :])
-
-    def _recur(
-        self, operation: Recur, of: Callable[[View], Tensor], step: PackedStep, out: Tensor
-    ) -> None:
-        way, beta = operation.way, operation.beta
-        inputs = (operation.query, operation.key, operation.value, operation.decay)
-        sizes = (operation.key.columns // way.key_heads, operation.value.columns // way.heads)
-        states = self._room(operation, way.heads, *sizes, dtype=torch.float32)
-        for tokens, slot, is_new in _sequences(step):
-            state = states[slot]
-            if is_new:
-                state.zero_()
-            query, key, value, decay = (of(view)[tokens] for view in inputs)
-            rate = None if beta is None else of(beta)[tokens]
-            out[tokens] = recur(query, key, value, decay, rate, way, state)
-
-    def _room(self, operation: Kerneled, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Memory for an operation's state of each sequence: [slots, *shape]."""
-        assert self._slots is not None
-        return self._slots.room(id(operation), *shape, dtype=dtype, device=torch.device("cpu"))
+        out[:] = inner.run(of, self._step)
 
     def note(self, step: PackedStep, seconds: float) -> None:
         """Record torch's share of a step's time, if the step is the smallest so far. A self-test
@@ -365,34 +200,3 @@ def _why(operation: Operation) -> str:
 def _sum(shares: Sequence[float | None]) -> float | None:
     known = [one for one in shares if one is not None]
     return sum(known) if len(known) == len(shares) else None
-
-
-def _sequences(step: PackedStep) -> Iterator[tuple[slice, int, bool]]:
-    """The tokens of each row, the slot of its state, and whether it is the first row of its
-    sequence.
-    """
-    first = 0
-    for index, start, count in zip(step.index, step.starts, step.counts, strict=True):
-        yield slice(first, first + int(count)), int(index), start == 0
-        first += int(count)
-
-
-def _heads(
-    x: Tensor,
-    count: int,
-    rotation: Rotation | None = None,
-    normed: HeadNorm | None = None,
-    positions: Tensor | None = None,
-) -> Tensor:
-    """[T, heads, size], rotated and normed."""
-    split = x.reshape(len(x), count, -1)
-    if rotation is not None:
-        turned = rotate(
-            _wide(split),
-            rotation.cos[positions],
-            rotation.sin[positions],
-            rotation.interleaved,
-            rotation.begin,
-        )
-        split = turned.to(x.dtype)
-    return split if normed is None else normal(_wide(split), normed).to(x.dtype)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from engine.model.program.activations import ACTIVATIONS, guess_activation
+from engine.model.program.activations import guess_activation
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
 from engine.model.program.gating import Gating, guess_gating
@@ -142,18 +142,6 @@ def _weights(
     return (*parts(fused), down), biases, gating, activation
 
 
-def compute_expert(experts: Experts, x: Tensor, expert: int) -> Tensor:
-    """Compute one expert on rows [rows, columns], or on one row, in their type."""
-
-    def product(x: Tensor, at: int) -> Tensor:
-        bias = experts.biases[at][expert].to(x.dtype) if experts.biases else None
-        return F.linear(x, experts.weights[at][expert].to(x.dtype), bias)
-
-    if experts.gating is None:
-        return product(ACTIVATIONS[experts.activation](product(x, 0)), 1)
-    return product(experts.gating(product(x, 0), product(x, 1)), 2)
-
-
 def _definition(experts: Experts, index: Tensor, weight: Tensor) -> Tensor:
     """Compute the experts on the first recorded rows: [rows, columns] float64."""
     sums = []
@@ -161,7 +149,7 @@ def _definition(experts: Experts, index: Tensor, weight: Tensor) -> Tensor:
         x = experts.x.reference[row]
         total = torch.zeros(experts.out.width, dtype=torch.float64, device=x.device)
         for expert, factor in zip(index[row].tolist(), weight[row].tolist(), strict=True):
-            total += factor * compute_expert(experts, x, expert).double()
+            total += factor * experts.compute_expert(x, expert).double()
         sums.append(total)
     return torch.stack(sums)
 

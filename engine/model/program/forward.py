@@ -167,7 +167,7 @@ class ProgramForward:
             MismatchError: a kernel computes something different from the model.
         """
         inputs = recorded.input_ids, recorded.position_ids, recorded.last_tokens
-        step, ids = _recorded_step(inputs, block_size), recorded.input_ids.numpy()
+        step, ids = recorded_step(inputs, block_size), recorded.input_ids.numpy()
         inputs = native_step(self._native, step, ids)
 
         def run(stage: Stage, first: int, last: int) -> None:
@@ -192,7 +192,7 @@ def native_step(native: ModuleType, step: PackedStep, ids: IntArray) -> Any:
     )
 
 
-def _recorded_step(inputs: tuple[Tensor, Tensor, Tensor], block_size: int) -> PackedStep:
+def recorded_step(inputs: tuple[Tensor, Tensor, Tensor], block_size: int) -> PackedStep:
     """The recorded pass as a step: one sequence, in blocks 0, 1 and so on."""
     input_ids, position_ids, last_tokens = (one.numpy() for one in inputs)
     tokens, samples = len(input_ids), len(last_tokens)
@@ -260,7 +260,7 @@ def make_program(
         worst,
     )
     if saved is not None:
-        step = _recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
+        step = recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
         forward.saved = replace(saved, logits=forward(step).clone())
     return forward
 
@@ -288,7 +288,7 @@ def restore_program(
     graph = restore_graph(saved, weights)
     forward, _ = _built(graph, list(weights.values()), config, shape, None, coded, apart, arena)
     positions = max(config.max_model_len, NUM_TOKENS)
-    step = _recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
+    step = recorded_step(recorded_inputs(shape.vocab_size, positions), config.block_size)
     got, expected = forward(step), saved.logits
     if got.shape != expected.shape or not difference(got, expected) <= _SAME:
         raise MismatchError("the graph gives other logits than before")

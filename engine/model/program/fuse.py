@@ -12,10 +12,8 @@ from engine.model.program.capture import NUM_SAMPLES
 from engine.model.program.graph import Graph, Operation, Value, View
 from engine.model.program.operations.attend import Attend
 from engine.model.program.operations.elementwise import Elementwise
-from engine.model.program.operations.experts import Experts
 from engine.model.program.operations.gather import Gather
 from engine.model.program.operations.linear import Gated, Linear, rows_of
-from engine.model.program.operations.norm import Norm
 
 
 def fuse(graph: Graph) -> Graph:
@@ -203,8 +201,8 @@ def _join_inputs(operations: list[Operation]) -> list[Operation]:
     Their results are adjacent.
     """
     groups: dict[tuple[int, int, int], list[Linear]] = {}
-    # A router's logits have another type.
-    routers = {id(one.logits.value) for one in operations if isinstance(one, Experts)}
+    # Their results have another type.
+    routers = {id(view.value) for one in operations for view in one.in_float32(out=False)}
     for operation in operations:
         if (
             isinstance(operation, Linear)
@@ -257,9 +255,7 @@ def _gather_early(operations: list[Operation]) -> list[Operation]:
                 continue
         elif id(operation.out) in rows:
             sampled = rows[id(operation.out)]
-            if id(operation.out) not in whole and isinstance(
-                operation, (Norm, Linear, Gated, Elementwise, Experts)
-            ):
+            if id(operation.out) not in whole and operation.may_sample:
                 operation.redirect(rows_of)
                 operation.out = sampled
                 changed.append(operation)

@@ -50,10 +50,12 @@ class Operation:
 
     Attributes:
         in_torch: whether torch computes it, between two segments of a program.
+        may_sample: whether it computes only the rows that sample, if no operation reads the others.
         out: the result.
     """
 
     in_torch: ClassVar[bool] = False
+    may_sample: ClassVar[bool] = False
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     out: Value
 
@@ -95,6 +97,29 @@ class Operation:
                 setattr(self, name, change(value))
             elif isinstance(value, tuple) and value and isinstance(value[0], View):
                 setattr(self, name, tuple(map(change, value)))
+
+    def changes(self) -> list[tuple[View, Tensor]]:
+        """The views that its first instructions change in place, with the recorded numbers after
+        that.
+        """
+        return []
+
+    @property
+    def overwritten(self) -> View | None:
+        """The view that its result may overwrite, where nothing else reads it."""
+        return None
+
+    def in_float32(self, out: bool) -> list[View]:
+        """The views that it reads in float32, though the program has another type.
+
+        Args:
+            out: whether the result is in float32.
+        """
+        return []
+
+    def reads_past(self, multiple: int) -> list[View]:
+        """The views behind which it may read more columns, up to a multiple."""
+        return []
 
     def matrices(self) -> tuple[Weight, ...]:
         """The model's matrices that it reads."""

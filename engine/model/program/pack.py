@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -15,15 +15,11 @@ from torch import Tensor, nn
 from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded, Scales, StoredRows
 from engine.model.program.graph import Operation
-from engine.model.program.operations.embed import Embed
-from engine.model.program.operations.experts import Experts
-from engine.model.program.operations.linear import Gated, Linear
-from engine.model.program.operations.per_head import PerHead
 from engine.model.program.originals import Originals
-from engine.model.program.weights import Rows, Weight, dense, floats, matrix_of
+from engine.model.program.weights import Weight, dense, floats, matrix_of
 
 # Output features of a tile. Tiles of gates and tiles of ups alternate.
-_TILE = 16
+TILE = 16
 
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -35,6 +31,7 @@ class Product:
     Attributes:
         bias: in float32.
         how: `_native.Quantization` of the weight; None if it has the program's type.
+        is_packed: whether the weight is packed, rather than a matrix as a table needs it.
         column, columns: the columns of the result that the product computes.
     """
 
@@ -43,6 +40,7 @@ class Product:
     how: Any
     column: int
     columns: int
+    is_packed: bool = True
 
 
 # Joins several matrices to one.
@@ -56,11 +54,13 @@ class Packer:
     extra matrix, not for a second model.
 
     Args:
-        native: the compiled kernels.
         parameters: the originals.
-        dtype: type of the program.
         arena: packs the weights.
         coded: the model's parameters that are codes, if any.
+
+    Attributes:
+        native: the compiled kernels.
+        dtype: type of the program.
     """
 
     def __init__(
@@ -72,95 +72,24 @@ class Packer:
         arena: Arena,
         coded: Coded | None = None,
     ) -> None:
-        self._native = native
+        self.native = native
         self._arena = arena
-        self._dtype = dtype
+        self.dtype = dtype
         self._coded = coded or Coded()
         self._originals = Originals(parameters, operations, self._coded.compact.forget)
         self._packed: dict[_Place, tuple[Tensor, Any]] = {}
 
-    def linear(self, operation: Linear) -> tuple[Product, ...]:
-        """Pack a product's weights and remove them from it. There are several if their blocks have
-        different types: none is widened to another's bits.
-        """
-        parts, column = [], 0
-        biases = operation.biases or (None,) * len(operation.weights)
-        every = zip(operation.weights, biases, strict=True)
-        for _, group in groupby(every, lambda one: self._way(one[0])):
-            weights, its_biases = zip(*group, strict=True)
-            weight, how = self._pack(weights, _below_each_other)
-            bias = torch.cat([one.float() for one in its_biases]) if operation.biases else None
-            columns = sum(one.shape[0] for one in weights)
-            parts.append(Product(weight, bias, how, column, columns))
-            column += columns
-        if len(operation.weights) == 1 and not isinstance(operation.weights[0], Rows):
-            self._packed[_place(operation.weights[0])] = parts[0].weight, parts[0].how
-        self._give_up(operation)
-        return tuple(parts)
+    def remember(self, matrix: Tensor, product: Product) -> None:
+        """Record the product of a whole matrix: a table may be the same matrix (`table`)."""
+        self._packed[_place(matrix)] = product.weight, product.how
 
-    def gated(self, operation: Gated) -> Product:
-        """As `linear`, for gated products: 16 gates, their 16 ups, the next 16 gates, and so on."""
-        weight, how = self._pack(operation.weights, _take_turns)
-        biases = [bias.float()[:, None] for bias in operation.biases]
-        bias = _take_turns(biases).flatten() if biases else None
-        self._give_up(operation)
-        return Product(weight, bias, how, 0, operation.out.width)
-
-    def experts(self, operation: Experts) -> tuple[Product, Product]:
-        """The products up and down of all experts in sequence; up as in `gated`, if there is a
-        gate.
-        """
-        *ups, down = operation.weights
-        packed = [self._pack_each(ones) for ones in (ups, [down])]
-        biases: list[Tensor | None] = [None, None]
-        if operation.biases:
-            *firsts, last = (bias.float() for bias in operation.biases)
-            columns = (tuple(one[:, None] for one in ones) for ones in zip(*firsts, strict=True))
-            biases = [torch.cat([_side_by_side(one).flatten() for one in columns]), last.flatten()]
-        self._give_up(operation)
-        (up, up_how), (low, low_how) = packed
-        width = operation.out.width
-        return Product(up, biases[0], up_how, 0, width), Product(low, biases[1], low_how, 0, width)
-
-    def per_head(self, operation: PerHead) -> tuple[Product, ...]:
-        """Pack a product for each head, and remove its weight."""
-        heads, columns, width = operation.weight.shape
-        size = self._native.packed_size(columns, width)
-
-        def fill(packed: Tensor) -> None:
-            for one, matrix in zip(packed.chunk(heads), operation.weight, strict=True):
-                self._native.pack_linear(matrix.to(self._dtype).contiguous(), one)
-
-        packed = self._pack_always(heads * size, self._dtype, fill).chunk(heads)
-        operation.weight = operation.weight.new_empty(heads, columns, width, device="meta")
-        each = columns + operation.stay
-        return tuple(
-            Product(one, None, None, head * each, columns) for head, one in enumerate(packed)
-        )
-
-    def table(self, operation: Embed) -> tuple[Tensor, bool, Any]:
-        """The rows to look up, whether they are packed like a product's weights, and their
-        quantization.
-        """
-        place = _place(operation.table)
-        packed = self._packed.get(place)
-        if packed is None:
-            stored = self._coded.stored(operation.table)
-            packed = None if stored is None else self._pack_stored([stored], _below_each_other)
-        if packed is not None:
-            self._give_up(operation)
-            return packed[0], True, packed[1]
-        table = self._dense(operation.table).contiguous()
-        if self._coded.compact.of(operation.table) is not None:
-            self._give_up(operation)
-        return table, False, None
-
-    def _way(self, weight: Weight) -> object:
+    def way(self, weight: Weight) -> object:
         """A key that is equal for weights that can be packed together without loss."""
         stored = self._coded.stored(weight)
         return None if stored is None else stored.way
 
-    def _pack(self, weights: Sequence[Weight], join: _Join) -> tuple[Tensor, Any]:
+    def pack(self, weights: Sequence[Weight], join: _Join) -> tuple[Tensor, Any]:
+        """Pack some weights as one; returns the packed one and its quantization, if it has one."""
         stored = self._stored(weights)
         of_blocks = self._pack_stored(stored, join) if stored else None
         if of_blocks is not None:
@@ -171,17 +100,29 @@ class Packer:
 
             def fill(packed: Tensor) -> None:
                 with self._coded.compact.unpacked(map(matrix_of, weights)):
-                    matrix = join([dense(one).to(self._dtype) for one in weights]).contiguous()
-                    self._native.pack_linear(matrix, packed)
+                    matrix = join([dense(one).to(self.dtype) for one in weights]).contiguous()
+                    self.native.pack_linear(matrix, packed)
 
-            return self._pack_always(self._native.packed_size(*shape), self._dtype, fill), None
+            return self.pack_always(self.native.packed_size(*shape), self.dtype, fill), None
 
         def fill_codes(packed: Tensor) -> None:
-            matrix = join([self._dense(one) for one in weights]).contiguous()
+            matrix = join([self.dense(one) for one in weights]).contiguous()
             self._pack_codes(matrix, scales, join, packed)
 
-        size = self._native.coded_size(*shape, scales[0].how)
-        return self._pack_always(size, torch.uint8, fill_codes), scales[0].how
+        size = self.native.coded_size(*shape, scales[0].how)
+        return self.pack_always(size, torch.uint8, fill_codes), scales[0].how
+
+    def table(self, matrix: Tensor) -> tuple[Tensor, Any] | None:
+        """A packed matrix whose rows are looked up, and its quantization. None if no product has
+        packed it and it is not in stored form.
+        """
+        packed = self._packed.get(_place(matrix))
+        stored = self._coded.stored(matrix) if packed is None else None
+        return packed if stored is None else self._pack_stored([stored], below_each_other)
+
+    def is_compact(self, matrix: Tensor) -> bool:
+        """Whether a matrix has numbers only during use."""
+        return self._coded.compact.of(matrix) is not None
 
     def _stored(self, weights: Sequence[Weight]) -> list[StoredRows]:
         """The blocks of weights that are packed together; empty if one of them has no blocks."""
@@ -199,14 +140,14 @@ class Packer:
                 numbers.append(one.rows[:, None] + before + 1)
                 before += len(one.source.blocks)
             rows = join(numbers).flatten() - 1  # padding is row -1
-            is_packed: bool = self._native.pack_blocks(blocks, rows, k, how, packed)
+            is_packed: bool = self.native.pack_blocks(blocks, rows, k, how, packed)
             return is_packed
 
         n = _joined([(len(one.rows), k) for one in found], join)[0]
-        packed = self._arena.pack(self._native.coded_size(n, k, how), torch.uint8, fill)
+        packed = self._arena.pack(self.native.coded_size(n, k, how), torch.uint8, fill)
         return None if packed is None else (packed, how)
 
-    def _pack_each(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
+    def pack_each(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
         """Pack experts one by one, so that the packed copy is the only copy of all of them."""
         stored = self._stored(weights)
         of_blocks = self._pack_each_stored(stored) if stored else None
@@ -225,9 +166,9 @@ class Packer:
             numbers = [
                 one.rows[0][:, None] + first + 1 for one, first in zip(found, before, strict=False)
             ]
-            rows = _side_by_side(numbers).flatten() - 1
+            rows = side_by_side(numbers).flatten() - 1
             return all(
-                self._native.pack_blocks(
+                self.native.pack_blocks(
                     [(ones[at], one.source.kind) for ones, one in zip(each, found, strict=True)],
                     rows,
                     k,
@@ -237,50 +178,48 @@ class Packer:
                 for at, part in enumerate(packed.chunk(experts))
             )
 
-        n = _joined([(len(one.rows[0]), k) for one in found], _side_by_side)[0]
-        size = self._native.coded_size(n, k, how)
+        n = _joined([(len(one.rows[0]), k) for one in found], side_by_side)[0]
+        size = self.native.coded_size(n, k, how)
         packed = self._arena.pack(experts * size, torch.uint8, fill)
         return None if packed is None else (packed, how)
 
     def _pack_each_dense(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
         experts = len(weights[0])
-        shape = _joined([one.shape[1:] for one in weights], _side_by_side)
+        shape = _joined([one.shape[1:] for one in weights], side_by_side)
         found = self._scales(weights)
 
         def fill(packed: Tensor) -> None:
             each = zip(packed.chunk(experts), zip(*weights, strict=True), strict=True)
             with self._coded.compact.unpacked(weights):
                 for at, (part, ones) in enumerate(each):
-                    matrix = _side_by_side(ones)
+                    matrix = side_by_side(ones)
                     if found is None:
-                        self._native.pack_linear(matrix.to(self._dtype).contiguous(), part)
+                        self.native.pack_linear(matrix.to(self.dtype).contiguous(), part)
                     else:
                         scales = [one.of(at) for one in found]
-                        self._pack_codes(matrix.contiguous(), scales, _side_by_side, part)
+                        self._pack_codes(matrix.contiguous(), scales, side_by_side, part)
 
         if found is None:
-            size = experts * self._native.packed_size(*shape)
-            return self._pack_always(size, self._dtype, fill), None
-        size = experts * self._native.coded_size(*shape, found[0].how)
-        return self._pack_always(size, torch.uint8, fill), found[0].how
+            size = experts * self.native.packed_size(*shape)
+            return self.pack_always(size, self.dtype, fill), None
+        size = experts * self.native.coded_size(*shape, found[0].how)
+        return self.pack_always(size, torch.uint8, fill), found[0].how
 
-    def _pack_always(
-        self, count: int, dtype: torch.dtype, fill: Callable[[Tensor], None]
-    ) -> Tensor:
+    def pack_always(self, count: int, dtype: torch.dtype, fill: Callable[[Tensor], None]) -> Tensor:
         """As `Arena.pack`, by a function that always succeeds."""
         packed = self._arena.pack(count, dtype, fill)
         if packed is None:
             raise ValueError("the cache has no piece that an earlier loading always packs")
         return packed
 
-    def _dense(self, weight: Weight) -> Tensor:
+    def dense(self, weight: Weight) -> Tensor:
         """A weight as a matrix in the program's type."""
-        return floats(weight, self._coded.compact, self._dtype)
+        return floats(weight, self._coded.compact, self.dtype)
 
     def _common(self, found: Sequence[StoredRows | Scales]) -> Any:
         """The `_native.Quantization` to which all of these can be converted without loss."""
         bits, groups, with_zeros = zip(*(one.way for one in found), strict=True)
-        return self._native.Quantization(max(bits), math.gcd(*groups), any(with_zeros))
+        return self.native.Quantization(max(bits), math.gcd(*groups), any(with_zeros))
 
     def _pack_codes(
         self, matrix: Tensor, found: Sequence[Scales], join: _Join, packed: Tensor
@@ -288,7 +227,7 @@ class Packer:
         scales = join([one.scales for one in found]).contiguous()
         given = [one.zeros for one in found if one.zeros is not None]
         zeros = join(given).contiguous() if given else None
-        self._native.pack_coded(matrix, scales, zeros, found[0].how, packed)
+        self.native.pack_coded(matrix, scales, zeros, found[0].how, packed)
 
     def _scales(self, weights: Sequence[Weight]) -> list[Scales] | None:
         """The scales of weights that are packed together, converted to one format; None if one of
@@ -303,10 +242,11 @@ class Packer:
         how = self._common(scales)
         return [one.widened(how, weights[0].shape[-1]) for one in scales]
 
-    def _give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
+    def give_up(self, operation: Operation) -> None:
+        """See `Originals.give_up`."""
         self._originals.give_up(operation)
         if not self._arena.is_packed:
-            self._native.trim_heap()
+            self.native.trim_heap()
 
 
 def _joined(shapes: Iterable[tuple[int, ...]], join: _Join) -> tuple[int, ...]:
@@ -314,20 +254,20 @@ def _joined(shapes: Iterable[tuple[int, ...]], join: _Join) -> tuple[int, ...]:
     return tuple(join([torch.empty(shape, device="meta") for shape in shapes]).shape)
 
 
-def _side_by_side(weights: Sequence[Tensor]) -> Tensor:
+def side_by_side(weights: Sequence[Tensor]) -> Tensor:
     """The weights of gate and up in the order of a gated product, or those of a plain one."""
-    return weights[0] if len(weights) == 1 else _take_turns(weights)
+    return weights[0] if len(weights) == 1 else take_turns(weights)
 
 
-def _below_each_other(weights: Sequence[Tensor]) -> Tensor:
+def below_each_other(weights: Sequence[Tensor]) -> Tensor:
     return weights[0] if len(weights) == 1 else torch.cat(list(weights))
 
 
-def _take_turns(weights: Sequence[Tensor]) -> Tensor:
+def take_turns(weights: Sequence[Tensor]) -> Tensor:
     """Interleave the rows of several matrices of one shape, tile by tile, padded with zeros."""
-    if len(weights[0]) % _TILE:  # otherwise pad would copy them anyway
-        weights = [nn.functional.pad(one, (0, 0, 0, -len(one) % _TILE)) for one in weights]
-    tiles = [one.reshape(-1, _TILE, one.shape[1]) for one in weights]
+    if len(weights[0]) % TILE:  # otherwise pad would copy them anyway
+        weights = [nn.functional.pad(one, (0, 0, 0, -len(one) % TILE)) for one in weights]
+    tiles = [one.reshape(-1, TILE, one.shape[1]) for one in weights]
     return torch.stack(tiles, dim=1).flatten(0, 2)
 
 

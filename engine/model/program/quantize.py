@@ -20,7 +20,6 @@ from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Graph
 from engine.model.program.operations.elementwise import Elementwise
-from engine.model.program.operations.experts import Experts
 from engine.model.program.operations.kerneled import Weighted
 from engine.model.program.operations.linear import Linear
 from engine.model.program.origins import Origins
@@ -191,7 +190,7 @@ def _read(
 
 def _products(graph: Graph) -> Iterator[Weighted]:
     """The operations whose weights may be codes."""
-    routers = {id(one.logits.value) for one in graph.operations if isinstance(one, Experts)}
+    routers = {id(view.value) for one in graph.operations for view in one.in_float32(out=False)}
     for one in graph.operations:
         if not isinstance(one, Weighted) or id(one.out) in routers:
             continue

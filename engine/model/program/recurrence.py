@@ -20,10 +20,9 @@ from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS
 from engine.model.program.graph import Value, View
-from engine.model.program.linear_attention import Recurrence, convolve, recur
-from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.convolve import Convolve, convolve
 from engine.model.program.operations.elementwise import Elementwise
-from engine.model.program.operations.recur import Recur
+from engine.model.program.operations.recur import Recur, Recurrence, recur
 from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError
 

@@ -16,18 +16,17 @@ class Stage:
 
     Attributes:
         first, last: the program's instructions [first, last).
-        rotated: the instructions [first, rotated) of attention rotate queries and keys; `first` for
-            other operations.
+        changed: the instructions [first, changed) change inputs in place (`Operation.changes`).
         out: [rows, width], its result.
-        given: inputs for torch, of an opaque module or of an operation assigned to torch; or query
-            and key of attention, which are rotated in place; empty for other operations.
+        given: inputs for torch, of an opaque module or of an operation assigned to torch; or those
+            that change in place; empty for other operations.
         is_coded: whether it multiplies quantized weights, and so rounds its input to integers; or
             looks up rows of such.
     """
 
     operation: Operation
     first: int
-    rotated: int
+    changed: int
     last: int
     out: Tensor
     given: tuple[Tensor, ...]

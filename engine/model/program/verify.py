@@ -12,23 +12,13 @@ from torch import Tensor
 from engine.model.program.agree import differences
 from engine.model.program.graph import Operation
 from engine.model.program.opaque import Opaque
-from engine.model.program.operations.attend import Attend
-from engine.model.program.operations.embed import Embed
-from engine.model.program.operations.kerneled import ByTorch
+from engine.model.program.operations.kerneled import ByTorch, Kerneled
 from engine.model.program.stage import Stage
 
 # The largest `difference`, by the type of the computation. A wrong kernel is off by tenths. A right
 # one is off by some thousandths in bfloat16, because it keeps in float32 what the model rounds
 # between two operations. A single row may be off by more, if large numbers cancel out in a sum.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
-
-
-# For products with quantized weights. Scales are rounded to float16, and x to 15 bits; if codes
-# were recognized, the model's own weights had been rounded to bfloat16.
-CODED_TOLERANCE = 0.02
-# For lookups of coded rows. Scales are products of two in some files, and are rounded to float16;
-# if codes were recognized, numbers had been rounded to bfloat16.
-CODED_TABLE_TOLERANCE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +67,7 @@ def mismatch(wrong: Sequence[Wrong]) -> MismatchError:
 def verify(
     stages: Sequence[Stage],
     run: Callable[[Stage, int, int], None],
-    restore: Callable[[Attend], None] = lambda attend: None,
+    restore: Callable[[Operation], None] = lambda operation: None,
     *,
     dtype: torch.dtype = torch.float32,
 ) -> float:
@@ -88,7 +78,8 @@ def verify(
         run: runs the instructions [first, last) of a stage on the recorded pass, or torch in their
             place.
         restore: stores the recorded rotated keys, and the values, for attention, if the program's
-            rotation has stored its own.
+            rotation has stored its own. It is called between the parts of an operation that changes
+            inputs in place.
         dtype: type of the program.
 
     Returns:
@@ -110,16 +101,15 @@ def verify(
                     # What the model keeps in float32 for an operation or two is rounded here.
                     types = (buffer.dtype, reference.dtype, dtype)
                     most = max(TOLERANCE[one] for one in types)
-                    if stage.is_coded:
-                        is_table = isinstance(operation, Embed)
-                        most = max(most, CODED_TABLE_TOLERANCE if is_table else CODED_TOLERANCE)
+                    if stage.is_coded and isinstance(operation, Kerneled):
+                        most = max(most, operation.coded_tolerance)
                     if found <= most:  # NaN is a mismatch too
                         worst = max(worst, found)
                     else:
                         wrong.setdefault(at, _wrong(at, operation, found))
             for buffer, reference in expected:
                 buffer[: len(reference)] = reference
-            if isinstance(operation, Attend) and last == stage.rotated:
+            if operation.changes() and last == stage.changed:
                 restore(operation)
             first = last
     for at, one in wrong.items():
@@ -140,10 +130,12 @@ def _parts(stage: Stage) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
     agree then.
     """
     operation = stage.operation
-    if isinstance(operation, Attend):
+    changes = operation.changes()
+    if changes:
         # Attention is verified separately from the rotation. If large biases make large scores
         # (Qwen 2), rounding in the rotation changes the weights of attention.
-        yield stage.rotated, list(zip(stage.given, operation.rotated, strict=True))
+        recorded = [reference for _, reference in changes]
+        yield stage.changed, list(zip(stage.given, recorded, strict=True))
     yield stage.last, [(stage.out, operation.out.reference)]
 
 

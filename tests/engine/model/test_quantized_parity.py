@@ -181,14 +181,14 @@ def test_unasked_nothing_is_quantized() -> None:
 
 
 def test_wrong_codes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = Packer.gated
+    packed = Gated.pack
 
-    def wrong(self: Packer, operation: Gated) -> Product:
-        product = packed(self, operation)
-        product.weight[::5] ^= 0x55
-        return product
+    def wrong(self: Gated, packer: Packer) -> tuple[Product, ...]:
+        products = packed(self, packer)
+        products[0].weight[::5] ^= 0x55
+        return products
 
-    monkeypatch.setattr(Packer, "gated", wrong)
+    monkeypatch.setattr(Gated, "pack", wrong)
     model, coded = quantized("llama", "int4", torch.float32)
     with pytest.raises(MismatchError, match="the kernel for gated differs"):
         program_logits(model, coded)

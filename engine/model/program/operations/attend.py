@@ -9,9 +9,10 @@ from torch import Tensor
 
 from engine.model.attention.params import AttentionParams
 from engine.model.program.graph import Value, View
-from engine.model.program.operations.kerneled import Kerneled
-from engine.model.program.operations.norm import HeadNorm
-from engine.model.program.rotation import Rotation
+from engine.model.program.operations.kerneled import Emitter, Kerneled, Numbers, TorchStep, wide
+from engine.model.program.operations.norm import HeadNorm, normal
+from engine.model.program.pack import Product
+from engine.model.program.rotation import Rotation, rotate
 
 
 @dataclass(eq=False)
@@ -42,3 +43,76 @@ class Attend(Kerneled):
     params: AttentionParams
     query_norm: HeadNorm | None = None
     key_norm: HeadNorm | None = None
+
+    def changes(self) -> list[tuple[View, Tensor]]:
+        """See `Operation.changes`."""
+        views = [view for view in (self.query, self.key) if view is not None]
+        return list(zip(views, self.rotated, strict=True))
+
+    def emit(self, to: Emitter, *products: Product) -> None:
+        """See `Kerneled.emit`."""
+        program, place = to.program, to.place
+        query = place(self.query)
+        key, value = (one and place(one) for one in (self.key, self.value))
+        # They are rotated and normed in place, because only attention reads them
+        # (`engine.model.program.fuse` ensures that).
+        for part, heads, rotation, by in (
+            (query, self.heads, self.query_rotation, self.query_norm),
+            (key, self.kv_heads, self.key_rotation, self.key_norm),
+        ):
+            if part is not None and rotation is not None:
+                program.rotate(
+                    part, heads, rotation.cos, rotation.sin, rotation.interleaved, rotation.begin
+                )
+            if part is not None and by is not None:
+                program.norm(part, part, heads, by.weight, by.bias, by.eps, by.center)
+        to.changed = len(program)
+        if key is not None:
+            program.store(self.layer, key, value)
+        params = self.params
+        program.attend(
+            out=to.place_of(self.out),
+            query=query,
+            layer=self.layer,
+            heads=self.heads,
+            scaling=params.scaling,
+            window=params.window or 0,
+            softcap=params.softcap or 0.0,
+            sinks=params.sinks,
+        )
+
+    def run(self, of: Numbers, step: TorchStep) -> Tensor:
+        """See `Kerneled.run`."""
+        context, place = step.cache(self.layer)
+        positions, value = step.positions, self.value
+        if self.key is not None:
+            key = split_heads(
+                of(self.key), self.kv_heads, self.key_rotation, self.key_norm, positions
+            )
+            values = key if value is None else split_heads(of(value), self.kv_heads)
+            context.storage.write(place, context.slots, key, values)
+        query = split_heads(
+            of(self.query), self.heads, self.query_rotation, self.query_norm, positions
+        )
+        return context.backend.attend(query, place, context, self.params).flatten(1)
+
+
+def split_heads(
+    x: Tensor,
+    count: int,
+    rotation: Rotation | None = None,
+    normed: HeadNorm | None = None,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """[T, heads, size], rotated and normed."""
+    split = x.reshape(len(x), count, -1)
+    if rotation is not None:
+        turned = rotate(
+            wide(split),
+            rotation.cos[positions],
+            rotation.sin[positions],
+            rotation.interleaved,
+            rotation.begin,
+        )
+        split = turned.to(x.dtype)
+    return split if normed is None else normal(wide(split), normed).to(x.dtype)

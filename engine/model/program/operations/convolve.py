@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
+from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.graph import Value, View
-from engine.model.program.operations.kerneled import Kerneled
+from engine.model.program.operations.kerneled import Emitter, Kerneled, Numbers, TorchStep
+from engine.model.program.pack import Product
 
 
 @dataclass(eq=False)
@@ -26,3 +30,45 @@ class Convolve(Kerneled):
     weight: Tensor
     bias: Tensor | None
     activation: str
+
+    def emit(self, to: Emitter, *products: Product) -> None:
+        """See `Kerneled.emit`."""
+        taps, columns = self.weight.shape
+        to.program.convolve(
+            to.place_of(self.out),
+            to.place(self.x),
+            self.weight,
+            self.bias,
+            self.activation,
+            to.state(self, taps - 1, columns, dtype=to.dtype),
+        )
+
+    def run(self, of: Numbers, step: TorchStep) -> Tensor:
+        """See `Kerneled.run`."""
+        x, before = of(self.x), len(self.weight) - 1
+        states = step.state(self, before, x.shape[1], dtype=x.dtype)
+        out = []
+        for tokens, slot, is_new in step.sequences():
+            state = states[slot]
+            if is_new:
+                state.zero_()
+            row = torch.cat((state, x[tokens]))
+            made = convolve(row, self.weight, self.bias)[before:]
+            out.append(ACTIVATIONS[self.activation](made))
+            state.copy_(row[len(row) - before :])
+        return torch.cat(out)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A causal convolution of each column: [T, columns] float64.
+
+    Args:
+        x: [T, columns].
+        weight: [taps, columns], the newest token's tap last.
+        bias: [columns].
+    """
+    padded = F.pad(x.double().T, (len(weight) - 1, 0))
+    taps = weight.double().T[:, None]
+    return F.conv1d(padded[None], taps, None if bias is None else bias.double(), groups=len(taps))[
+        0
+    ].T

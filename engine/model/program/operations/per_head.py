@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from engine.model.program.graph import Value, View
-from engine.model.program.operations.kerneled import Kerneled
+from engine.model.program.operations.kerneled import Emitter, Kerneled, Numbers, part
+from engine.model.program.pack import Packer, Product
 from engine.model.program.weights import Weight
 
 
@@ -36,3 +38,48 @@ class PerHead(Kerneled):
     def matrices(self) -> tuple[Weight, ...]:
         """See `Operation.matrices`."""
         return (self.weight,)
+
+    def reads_past(self, multiple: int) -> list[View]:
+        """See `Operation.reads_past`."""
+        return [self.x]
+
+    def pack(self, packer: Packer) -> tuple[Product, ...]:
+        """Pack a product for each head, and remove its weight."""
+        heads, columns, width = self.weight.shape
+        size = packer.native.packed_size(columns, width)
+
+        def fill(packed: Tensor) -> None:
+            for one, matrix in zip(packed.chunk(heads), self.weight, strict=True):
+                packer.native.pack_linear(matrix.to(packer.dtype).contiguous(), one)
+
+        packed = packer.pack_always(heads * size, packer.dtype, fill).chunk(heads)
+        self.weight = self.weight.new_empty(heads, columns, width, device="meta")
+        each = columns + self.stay
+        return tuple(
+            Product(one, None, None, head * each, columns) for head, one in enumerate(packed)
+        )
+
+    def emit(self, to: Emitter, *products: Product) -> None:
+        """See `Kerneled.emit`."""
+        out, stay = to.place_of(self.out), self.stay
+        buffer, column, columns = to.place(self.x)
+        each = columns // self.heads
+        for head, product in enumerate(products):
+            first = column + head * each
+            to.program.linear(
+                out=part(out, product),
+                x=(buffer, first, each - stay),
+                weight=product.weight,
+                n=product.columns,
+                k=each - stay,
+            )
+            if stay:
+                behind = out[0], out[1] + product.column + product.columns, stay
+                to.program.elementwise(out=behind, x=(buffer, first + each - stay, stay))
+
+    def compute(self, of: Numbers) -> Tensor:
+        """See `Kerneled.compute`."""
+        each = of(self.x).reshape(-1, self.heads, self.x.columns // self.heads)
+        given, stay = each.tensor_split([self.weight.shape[2]], dim=2)
+        made = torch.einsum("thi,hoi->tho", given, self.weight.to(given.dtype))
+        return torch.cat((made, stay), dim=2).flatten(1)

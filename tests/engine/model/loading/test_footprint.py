@@ -102,8 +102,8 @@ def watch_packing(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int
 
         monkeypatch.setattr(Packer, name, watched)
 
-    watch("_pack")
-    watch("_pack_each")
+    watch("pack")
+    watch("pack_each")
     return twice
 
 

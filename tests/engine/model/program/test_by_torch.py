@@ -25,13 +25,14 @@ from engine.model.checks import gate
 from engine.model.checks.gate import checked_forward
 from engine.model.loading import loader, plan
 from engine.model.program import build as building
-from engine.model.program import by_torch
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Operation, View
 from engine.model.program.operations.embed import Embed
 from engine.model.program.operations.kerneled import ByTorch
+from engine.model.program.operations.linear import Gated
+from engine.model.program.operations.norm import Norm
 from engine.model.program.pack import Packer
 from engine.model.program.verify import MismatchError, Wrong
 from engine.model.running.forward import make_forward
@@ -265,9 +266,9 @@ def test_where_torch_disagrees_too_the_whole_model_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = save_checkpoint(tmp_path)
-    compute = by_torch.compute
+    compute = Norm.compute
     perturb(monkeypatch, "norm")
-    monkeypatch.setattr(by_torch, "compute", lambda one, of: 2 * compute(one, of))
+    monkeypatch.setattr(Norm, "compute", lambda self, of: 2 * compute(self, of))
     loaded = load(tmp_path)
     assert loaded.card.attention == "torch"
     assert loaded.card.off_path == ()
@@ -301,13 +302,13 @@ def test_a_kernel_that_does_not_take_its_weights_costs_its_operation_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = save_checkpoint(tmp_path)
-    packed = Packer.gated
+    packed = Gated.pack
 
-    def short(self: Packer, operation: Any) -> Any:
-        product = packed(self, operation)
-        return replace(product, weight=product.weight[:-1])
+    def short(self: Gated, packer: Packer) -> Any:
+        (product,) = packed(self, packer)
+        return (replace(product, weight=product.weight[:-1]),)
 
-    monkeypatch.setattr(Packer, "gated", short)
+    monkeypatch.setattr(Gated, "pack", short)
     loaded = load(tmp_path)
     (one,) = loaded.card.off_path
     assert (one.name, one.count) == ("gated", 3)

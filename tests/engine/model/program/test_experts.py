@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.program import experts
 from engine.model.program.activations import ACTIVATIONS
-from engine.model.program.by_torch import compute
 from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
@@ -109,7 +108,7 @@ def test_a_router_in_float32_is_read_beside_experts_in_bfloat16(is_exact: bool) 
         assert matrix.dtype == torch.bfloat16
         parts = matrix.float().chunk(1 if is_exact else 3, dim=1)
         assert torch.equal(torch.stack(parts).sum(0), router.weight)
-        got = compute(product, lambda view: view.reference.double())
+        got = product.compute(lambda view: view.reference.double())
         torch.testing.assert_close(got, product.out.reference.double(), rtol=1e-5, atol=1e-5)
 
 

@@ -21,6 +21,7 @@ from engine.batch.shape import ModelShape
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.checks.gate import checked_forward
 from engine.model.program.forward import ProgramForward
+from engine.model.program.operations.linear import Gated, Linear
 from engine.model.program.pack import Packer
 from engine.model.program.rotation import Rotations
 from engine.model.program.verify import MismatchError
@@ -177,20 +178,22 @@ def test_a_model_is_gone_with_its_program() -> None:
     assert remembered() is None
 
 
-@pytest.mark.parametrize("kind", ["linear", "gated"])
+@pytest.mark.parametrize("kind", [Linear, Gated])
 def test_a_kernel_that_computes_something_else_is_found(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[Linear | Gated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = getattr(Packer, kind)
+    packed = kind.pack
 
-    def wrong(self: Packer, operation: Any) -> Any:
-        products = packed(self, operation)
-        for product in products if isinstance(products, tuple) else (products,):
+    def wrong(self: Any, packer: Packer) -> Any:
+        products = packed(self, packer)
+        for product in products:
             product.weight[::7] *= 1.5
         return products
 
-    monkeypatch.setattr(Packer, kind, wrong)
-    with pytest.raises(MismatchError, match=f"the kernel for {kind} differs from the model by"):
+    monkeypatch.setattr(kind, "pack", wrong)
+    with pytest.raises(
+        MismatchError, match=f"the kernel for {kind.__name__.lower()} differs from the model by"
+    ):
         program_of(tiny_model("llama"))
 
 
@@ -204,13 +207,13 @@ def test_attention_is_not_blamed_for_the_rounding_of_rotations() -> None:
 
 
 def test_what_a_kernel_does_not_take_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = Packer.linear
+    packed = Linear.pack
 
-    def short(self: Packer, operation: Any) -> Any:
-        (product,) = packed(self, operation)
+    def short(self: Linear, packer: Packer) -> Any:
+        (product,) = packed(self, packer)
         return (replace(product, weight=product.weight[:-1]),)
 
-    monkeypatch.setattr(Packer, "linear", short)
+    monkeypatch.setattr(Linear, "pack", short)
     with pytest.raises(MismatchError, match="does not take what the model gives it: weight has"):
         program_of(tiny_model("llama"))
 

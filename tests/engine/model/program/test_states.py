@@ -16,10 +16,9 @@ from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
-from engine.model.program.linear_attention import convolve
 from engine.model.program.opaque import Opaque
 from engine.model.program.operations.attend import Attend
-from engine.model.program.operations.convolve import Convolve
+from engine.model.program.operations.convolve import Convolve, convolve
 from engine.model.program.operations.linear import Linear
 from engine.model.program.operations.recur import Recur
 from engine.model.program.weights import Rows, dense
