@@ -205,7 +205,7 @@ class History(ShownBranch):
         conversation.updated = time.time()
         return reply
 
-    def begun(self) -> Message:
+    def resumable_reply(self) -> Message:
         """The newest reply, which must be resumable.
 
         Raises:
@@ -228,22 +228,22 @@ class History(ShownBranch):
         """Resume the newest reply.
 
         Returns:
-            messages, context and begun for `Submission`.
+            messages, context and num_partial for `Submission`.
         """
         assert reply.parent_id is not None
         messages_before, context = self.prompt(self._tree[reply.parent_id], reply.asked)
-        messages, begun = (*messages_before, reply.chat_message()), 0
+        messages, num_partial = (*messages_before, reply.chat_message()), 0
         newest = self._newest_context(reply.id)
         own = newest[1] if newest is not None and newest[0] == reply.id else None
         if own is not None and own.num_messages == len(messages) and reply.usage is not None:
-            context, begun = own, reply.usage.completion_tokens
+            context, num_partial = own, reply.usage.completion_tokens
         self._resumed = ResumedReply(reply, own)
         self._contexts.pop(reply.id, None)
         self._stale.add(reply.id)
         self._making = reply.id
         reply.request_id, reply.error, reply.finish_reason = request_id, None, None
         self._unwritten[reply.id] = reply
-        return messages, context, begun
+        return messages, context, num_partial
 
     def take(self, reply: Message, delta: Delta) -> None:
         """Add output to the reply in progress."""

@@ -175,7 +175,7 @@ class ChatSession:
         if self.is_busy or self._history.is_awaited:
             return False
         try:
-            self._history.begun()
+            self._history.resumable_reply()
         except InvalidRequestError:
             return False
         return True
@@ -187,14 +187,14 @@ class ChatSession:
             InvalidRequestError: there is none, it is complete, or a reply is in progress.
         """
         self._check_idle()
-        reply = self._history.begun()
+        reply = self._history.resumable_reply()
         request_id = new_request_id()
-        messages, context, begun = self._history.resume(reply, request_id)
+        messages, context, num_partial = self._history.resume(reply, request_id)
         asked = {**self._sampling, **self.conversation.sampling}
         submission = Submission(
             messages=messages,
             context=context,
-            begun=begun,
+            num_partial=num_partial,
             sampling=asked if reply.asked is None else reply.asked.sampling,
             chat_defaults=True,
             request_id=request_id,

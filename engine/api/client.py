@@ -58,11 +58,11 @@ class Submission:
         chat_defaults: whether the defaults are `ModelCard.chat_sampling`; else
             `ModelCard.sampling`.
         context: token ids of the leading messages, from the `Finish` of the previous turn.
-        begun: None starts a new reply. Otherwise the last message is a partial reply to continue:
-            the stream's first text repeats it, and the stream's end covers the whole reply. The
-            number is how many of the context's last ids belong to the reply; if it is 0, or the
-            context is not used, the reply is encoded from its text.
-        repeats_begun: whether the stream repeats the partial reply. If not, that belongs to the
+        num_partial: None starts a new reply. Otherwise the last message is a partial reply to
+            continue: the stream's first text repeats it, and the stream's end covers the whole
+            reply. The number is how many of the context's last ids belong to the reply; if it is 0,
+            or the context is not used, the reply is encoded from its text.
+        repeats_partial: whether the stream repeats the partial reply. If not, that belongs to the
             prompt: the stream, the search for stop strings and the usage cover only the new text.
         priority: larger goes first.
         deadline: seconds after arrival by which the request must have left the queue.
@@ -80,8 +80,8 @@ class Submission:
     sampling: Mapping[str, object] = field(default_factory=dict)
     chat_defaults: bool = False
     context: Context | None = None
-    begun: int | None = None
-    repeats_begun: bool = True
+    num_partial: int | None = None
+    repeats_partial: bool = True
     request_id: str = field(default_factory=new_request_id)
     origin: Origin = Origin()
     priority: int = 0

@@ -26,13 +26,13 @@ class Encoded:
 
     Attributes:
         token_ids: token ids of the prompt.
-        begun: how many of them, at the end, belong to a reply to continue.
+        num_partial: how many of them, at the end, belong to a reply to continue.
         grammar: the grammar of the reply; None if there is none.
         key: identifies contexts that begin with the prompt (`engine.text.arguments.context_key`).
     """
 
     token_ids: list[int]
-    begun: int
+    num_partial: int
     grammar: Grammar | None
     key: str
 
@@ -48,7 +48,7 @@ def are_siblings(first: Submission, other: Submission) -> bool:
         first.messages is other.messages
         and first.prompt is other.prompt
         and first.context is other.context
-        and first.begun == other.begun
+        and first.num_partial == other.num_partial
         and first.chat_defaults == other.chat_defaults
         and all(stated.get(name) is others.get(name) for name in {*stated, *others} - OWN)
     )

@@ -315,16 +315,16 @@ class TextThread:
         submission, token_ids = pending.submission, encoded.token_ids
         pending.stream.num_prompt_tokens = len(token_ids)
         stream, user = pending.stream, submission.origin.user
-        num_messages = len(submission.messages) - (submission.begun is not None)
+        num_messages = len(submission.messages) - (submission.num_partial is not None)
         self._processor.open(
             stream,
             sampling,
             num_messages,
             token_ids,
             user,
-            encoded.begun,
+            encoded.num_partial,
             key=encoded.key,
-            repeats_begun=submission.repeats_begun,
+            repeats_partial=submission.repeats_partial,
         )
         arrival, grammar = pending.arrival, encoded.grammar
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival, grammar))
@@ -450,12 +450,12 @@ def _checked(submission: Submission, model: LoadedModel, defaults: SamplingParam
 def _encode(submission: Submission, codec: ChatCodec, sampling: SamplingParams) -> Encoded:
     """Encode a prompt and compile the grammar of its reply, on a thread that may wait for both."""
     arguments = sampling.template_arguments
-    token_ids, begun = _prompt(submission, codec, arguments)
+    token_ids, num_partial = _prompt(submission, codec, arguments)
     grammar = None
     if sampling.structure is not None:
         chat = arguments if submission.prompt is None else None
-        grammar = codec.grammar(sampling.structure, token_ids, begun, chat)
-    return Encoded(token_ids, begun, grammar, context_key(codec.model_key, arguments))
+        grammar = codec.grammar(sampling.structure, token_ids, num_partial, chat)
+    return Encoded(token_ids, num_partial, grammar, context_key(codec.model_key, arguments))
 
 
 def _prompt(
@@ -467,6 +467,6 @@ def _prompt(
     if submission.prompt is not None:
         return codec.encode_text(submission.prompt, is_whole=True), 0
     messages, context = submission.messages, submission.context
-    if submission.begun is None:
+    if submission.num_partial is None:
         return codec.encode(messages, context, arguments), 0
-    return codec.go_on(messages, context, submission.begun, arguments)
+    return codec.encode_continuation(messages, context, submission.num_partial, arguments)

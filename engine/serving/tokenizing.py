@@ -127,7 +127,7 @@ def _encode(
     codec: ChatCodec, messages: Sequence[ChatMessage], arguments: Mapping[str, object]
 ) -> list[int]:
     if messages and messages[-1].role == "assistant":
-        return codec.go_on(messages, None, 0, arguments)[0]
+        return codec.encode_continuation(messages, None, 0, arguments)[0]
     return codec.encode(messages, None, arguments)
 
 

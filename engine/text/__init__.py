@@ -27,11 +27,12 @@ long as the template would write the same text after them. Tools and arguments o
 (`enable_thinking`) must be those of that context. Otherwise the prompt is rendered anew: for
 example where the template drops the thinking of old replies, whose tokens are in those ids.
 
-A reply that was cut off is continued (`Submission.begun`): the prompt ends with the reply's own
-token ids, or with its text and the markup of its thinking (`begun`) where the ids are not kept. The
-processor reads these tokens again, so that a cut character, tag or stop string becomes whole. Over
-HTTP, the part of a reply that a client has written belongs to the prompt (`repeats_begun`): its
-tokens are read to know where the text continues, and are neither sent nor counted.
+A reply that was cut off is continued (`Submission.num_partial`): the prompt ends with the reply's
+own token ids, or with its text and the markup of its thinking (`partial_text`) where the ids are
+not kept. The processor reads these tokens again, so that a cut character, tag or stop string
+becomes whole. Over HTTP, the part of a reply that a client has written belongs to the prompt
+(`repeats_partial`): its tokens are read to know where the text continues, and are neither sent nor
+counted.
 
 Thinking
 --------

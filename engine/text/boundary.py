@@ -17,8 +17,8 @@ class ToolCallBoundary:
     opening (`begins_call`).
 
     As in `Parts`, two inputs are needed. Openings are found in the text as it is detokenized, with
-    special tokens by name (`take`). Only later is it known which characters are content, and
-    whether they are shown (`give`).
+    special tokens by name (`read_token`). Only later is it known which characters are content, and
+    whether they are shown (`add_content`).
 
     Args:
         openings: texts with which a call may begin, none of them empty.
@@ -47,7 +47,7 @@ class ToolCallBoundary:
         """The certain content."""
         return "".join(self._content)[: self.length]
 
-    def take(self, text: str, name: str, *, thinks: bool) -> None:
+    def read_token(self, text: str, name: str, *, thinks: bool) -> None:
         """Read the next token.
 
         Args:
@@ -64,7 +64,7 @@ class ToolCallBoundary:
         self._read(text, is_name=False)
         self._read(name, is_name=True)
 
-    def give(self, content: str, num_given: int) -> None:
+    def add_content(self, content: str, num_given: int) -> None:
         """Add the content that is output next.
 
         Args:

@@ -152,7 +152,7 @@ def _content(text: str, tags: Tags | None, *, is_open: bool) -> tuple[str, bool]
     if tags is None:
         return text, False
     parts = TaggedParts(Tags(tags.open, tags.close), is_open=is_open)  # Here all tags are text.
-    parts.take(0, text)
+    parts.read_token(0, text)
     parts.end("")
     return parts.split(text)[1], parts.closes_unopened
 

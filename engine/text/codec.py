@@ -17,7 +17,7 @@ from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.forms import types_of
 from engine.text.grammars import Grammars
-from engine.text.job import BegunJob, Encoder, PrefixJob, PromptJob, TextJob
+from engine.text.job import Encoder, PartialJob, PrefixJob, PromptJob, TextJob
 from engine.text.messages import LINE_STOPS
 from engine.text.parts import LineParts, Parts
 from engine.text.reading import CallReader
@@ -74,17 +74,17 @@ class ChatCodec:
         """See `ChatEncoder.encode`."""
         return self._encoder.run(PromptJob(tuple(messages), context, dict(arguments)))
 
-    def go_on(
+    def encode_continuation(
         self,
         messages: Sequence[ChatMessage],
         context: Context | None,
-        begun: int,
+        num_partial: int,
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> tuple[list[int], int]:
         """Encode the prompt with which a model continues the reply that ends a chat.
 
         Args:
-            context, begun: see `Submission`.
+            context, num_partial: see `Submission`.
 
         Returns:
             its token ids, and how many of them, at the end, belong to the reply.
@@ -95,17 +95,17 @@ class ChatCodec:
         if not messages or messages[-1].role != "assistant":
             role = messages[-1].role if messages else None
             raise InvalidRequestError(
-                f"begun is {begun}, and the role of the last message is {role!r}; only a reply of"
-                " the assistant can be continued",
-                "begun",
+                f"num_partial is {num_partial}, and the role of the last message is {role!r}; only "
+                "a reply of the assistant can be continued",
+                "num_partial",
             )
         if context is not None and context.num_messages == len(messages):
-            if begun and context.model_key == context_key(self.model_key, arguments):
-                return list(context.token_ids), begun
+            if num_partial and context.model_key == context_key(self.model_key, arguments):
+                return list(context.token_ids), num_partial
             context = None
         prompt = self.encode(messages[:-1], context, arguments)
         is_open = self.is_open(prompt, arguments)
-        reply = self._encoder.run(BegunJob(messages[-1], is_open))
+        reply = self._encoder.run(PartialJob(messages[-1], is_open))
         return [*prompt, *reply], len(reply)
 
     def common_prefix(
@@ -136,14 +136,14 @@ class ChatCodec:
         self,
         structure: Structure,
         prompt: Sequence[int],
-        begun: int,
+        num_partial: int,
         arguments: Mapping[str, object] | None = NO_ARGUMENTS,
     ) -> Grammar:
         """Compile the grammar of a reply with a structure after its thinking; blocks.
 
         Args:
             prompt: the token ids before the rest of the reply.
-            begun: how many of them, at the end, belong to the reply.
+            num_partial: how many of them, at the end, belong to the reply.
             arguments: see `is_open`.
 
         Raises:
@@ -155,7 +155,7 @@ class ChatCodec:
                 "structure is stated, but this model does not support structures",
                 "structure",
             )
-        start = len(prompt) - begun
+        start = len(prompt) - num_partial
         grammar = self._grammars.grammar(structure, self._lead(prompt[:start], arguments))
         return grammar.behind(prompt[start:])
 

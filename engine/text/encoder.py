@@ -22,7 +22,6 @@ from engine.structure.lead import Lead
 from engine.structure.rules import write
 from engine.structure.words import Words
 from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
-from engine.text.begun import begun_text
 from engine.text.calls import Calling, read_calls
 from engine.text.channels import Channels
 from engine.text.forms import ARGUMENTS, NAMES, Form, form_of, known_form
@@ -187,14 +186,14 @@ class ChatEncoder:
                 return marked[: start + len(own)]  # The tokens that end a sequence are left out.
         return marked
 
-    def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
+    def encode_partial(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
         """Encode a partial reply as it stands after its prompt.
 
         Args:
-            is_open: see `begun_text`.
+            is_open: see `partial_text`.
         """
         safe = changed(reply, self._guard.harmless)
-        text = begun_text(safe, self._tags, self._channels, is_open=is_open)
+        text = partial_text(safe, self._tags, self._channels, is_open=is_open)
         if not self._vocabulary.has_template:
             text = f" {text.lstrip()}"  # as models write it after `assistant:`
         token_ids = self._tokenizer.encode(self._anchor + text, add_special_tokens=False)
@@ -595,3 +594,25 @@ def _said(message: ChatMessage, form: Form) -> ChatMessage:
         return message
     said = f"{message.content}{form.write(message.tool_calls)}"
     return replace(message, content=said, tool_calls=())
+
+
+def partial_text(
+    reply: ChatMessage, tags: Tags | None, channels: Channels | None, *, is_open: bool
+) -> str:
+    """The text of a partial reply behind the prompt: thinking and content, with the markup that
+    models write around them.
+
+    A message no longer has the white space around the markup, so the usual white space is written.
+
+    Args:
+        is_open: whether the prompt ends with the tag that opens the thinking.
+    """
+    thinking, content = reply.thinking, reply.content
+    if channels is not None:
+        texts = {"analysis": thinking, "final": content}
+        said = [f"<|channel|>{name}<|message|>{text}" for name, text in texts.items() if text]
+        return "<|end|><|start|>assistant".join(said)
+    if tags is None or not (thinking or is_open):
+        return content
+    text = thinking if is_open else f"{tags.open}\n{thinking}"
+    return f"{text}\n{tags.close}\n\n{content}" if content else text

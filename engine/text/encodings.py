@@ -74,7 +74,7 @@ class Encodings:
         """Wait for the next prompt, and take it; None after `close`."""
         with self._changed:
             while not self._is_closed:
-                if (turn := self._turns.take()) is not None:
+                if (turn := self._turns.pop()) is not None:
                     return turn
                 self._changed.wait()
         return None

@@ -252,8 +252,8 @@ class TextJob(_Encoding):
 
 
 @dataclass(frozen=True, slots=True)
-class BegunJob(_Encoding):
-    """A partial reply to encode (`ChatEncoder.encode_begun`)."""
+class PartialJob(_Encoding):
+    """A partial reply to encode (`ChatEncoder.encode_partial`)."""
 
     reply: ChatMessage
     is_open: bool
@@ -266,7 +266,7 @@ class BegunJob(_Encoding):
         return num_bytes([self.reply])
 
     def run(self, encoder: ChatEncoder) -> list[int]:
-        return encoder.encode_begun(self.reply, is_open=self.is_open)
+        return encoder.encode_partial(self.reply, is_open=self.is_open)
 
 
 @dataclass(frozen=True, slots=True)

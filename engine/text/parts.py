@@ -20,7 +20,7 @@ class Parts(ABC):
     """Reads a reply token by token, and splits its text into thinking and content.
 
     Two inputs are needed. The part of a character is decided from the text as it is detokenized
-    (`take`), and a tag split between tokens is held back. Stop strings, which know nothing of
+    (`read_token`), and a tag split between tokens is held back. Stop strings, which know nothing of
     parts, decide later whether a character is shown at all (`split`). So stop strings match the
     same text as without parts.
 
@@ -49,7 +49,7 @@ class Parts(ABC):
         """Number of characters that are certain to be shown but not yet assigned to a part."""
         return len(self._certain)
 
-    def take(self, token_id: int, text: str) -> None:
+    def read_token(self, token_id: int, text: str) -> None:
         """Read the next token, with its certain text."""
         if self._is_settled:
             return

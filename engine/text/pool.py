@@ -71,7 +71,7 @@ class EncoderPool:
         for process in self._idle:
             process.begin(self._start)
 
-    def keep(self) -> None:
+    def copy_tokenizer(self) -> None:
         """Keep the first process's tokenizer for later processes, which would otherwise read it
         from its files.
 
@@ -105,14 +105,14 @@ class EncoderPool:
         if self._was_ready:
             return
         # A second one would only take the first one's core, 1.4 s of loading.
-        process = self._take(most=1)
+        process = self._acquire(most=1)
         try:
             process.ready()
             self._was_ready = True
         except KilledError as error:
             raise ModelError(f"the model's tokenizer cannot be used: {error.words}") from error
         finally:
-            self._give_back(process)
+            self._release(process)
 
     def start_spare(self) -> None:
         """Start a second process if there is one so far; does not wait for it."""
@@ -134,7 +134,7 @@ class EncoderPool:
             process.close()
 
     def _run(self, job: Job[Any]) -> bytes:
-        process = self._take()
+        process = self._acquire()
         try:
             process.ready()
             self._was_ready = True
@@ -144,9 +144,9 @@ class EncoderPool:
                 raise ClosedError("the model was closed") from error
             raise
         finally:
-            self._give_back(process)
+            self._release(process)
 
-    def _take(self, most: int = NUM_PROCESSES) -> EncoderProcess:
+    def _acquire(self, most: int = NUM_PROCESSES) -> EncoderProcess:
         has_waited = False
         with self._changed:
             while not self._is_closed:
@@ -169,7 +169,7 @@ class EncoderPool:
                     raise EngineError("no process that encodes prompts can be started")
         raise ClosedError("the model was closed")
 
-    def _give_back(self, process: EncoderProcess) -> None:
+    def _release(self, process: EncoderProcess) -> None:
         with self._changed:
             self._busy.remove(process)
             if self._is_closed or process.has_ended:

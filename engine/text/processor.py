@@ -59,8 +59,8 @@ class _Reply:
         first: the first token of the prompt, if its log-probabilities are requested.
         prompt: prompt log-probabilities since the last delta.
         began: when the first tokens came; None before that.
-        begun: how many of its tokens previous requests generated.
-        repeats_begun: see `Submission`.
+        num_partial: how many of its tokens previous requests generated.
+        repeats_partial: see `Submission`.
         skipped: the start of its content that is not sent.
         turns: texts that end it without being stated (`ChatCodec.turn_stops`).
         is_open: see `ChatCodec.is_open`.
@@ -84,8 +84,8 @@ class _Reply:
     first: int | None = None
     prompt: list[PromptToken] = field(default_factory=list)
     began: float | None = None
-    begun: int = 0
-    repeats_begun: bool = True
+    num_partial: int = 0
+    repeats_partial: bool = True
     skipped: str = ""
     turns: tuple[str, ...] = ()
     is_open: bool = False
@@ -99,7 +99,7 @@ class _Reply:
         for token_id in token_ids:
             name = self.codec.special_name(token_id)
             pieces.append(self.matcher.push(self._read(token_id), _BEFORE, name))
-        self.begun = len(token_ids)
+        self.num_partial = len(token_ids)
         if self.parts is not None:
             self.stream.thought = Thought(self.parts.num_thinking, 0.0)
         return self._split("".join(pieces))
@@ -107,9 +107,9 @@ class _Reply:
     def skip(self, token_ids: Sequence[int]) -> None:
         """Process the tokens of the partial reply without sending anything."""
         text = "".join(map(self._read, token_ids))
-        self.begun, self.repeats_begun = len(token_ids), False
+        self.num_partial, self.repeats_partial = len(token_ids), False
         self.skipped = text if self.parts is None else self.parts.skip(text)
-        self._give("", len(text))
+        self._record_output("", len(text))
 
     def think(self, now: float) -> None:
         """Update the stream's thinking, now that tokens have come."""
@@ -160,7 +160,7 @@ class _Reply:
             self.prompt.clear()
         return True
 
-    def told(self, use: ToolUse) -> ToolUse:
+    def sent_tool_use(self, use: ToolUse) -> ToolUse:
         """The reply's tool calls, and its content without the skipped start."""
         content = behind_skipped(self.skipped, use.content)
         if self.certain is not None:
@@ -170,9 +170,9 @@ class _Reply:
     def counted(self, usage: Usage) -> Usage:
         """Add the thinking tokens to a usage, and the partial reply if the stream repeats it."""
         count = 0 if self.parts is None else self.parts.num_thinking
-        begun = self.begun if self.repeats_begun else 0
-        prompt = max(0, usage.prompt_tokens - begun)
-        completion = usage.completion_tokens + begun
+        num_partial = self.num_partial if self.repeats_partial else 0
+        prompt = max(0, usage.prompt_tokens - num_partial)
+        completion = usage.completion_tokens + num_partial
         cached = min(usage.cached_tokens, prompt)
         return Usage(prompt, completion, cached, min(count, completion))
 
@@ -192,24 +192,24 @@ class _Reply:
         piece = self.detokenizer.push(token_id)
         thinks = self.parts is not None and self.parts.thinks
         if self.parts is not None:
-            self.parts.take(token_id, piece)
+            self.parts.read_token(token_id, piece)
             thinks = thinks and self.parts.thinks
         if self.certain is not None:
-            self.certain.take(piece, self.codec.special_name(token_id), thinks=thinks)
+            self.certain.read_token(piece, self.codec.special_name(token_id), thinks=thinks)
         return piece
 
     def _split(self, text: str) -> tuple[str, str]:
         found = ("", text) if self.parts is None else self.parts.split(text)
         if self.certain is not None:
-            self._give(found[1], len(text))
+            self._record_output(found[1], len(text))
         return found
 
-    def _give(self, content: str, num_shown: int) -> None:
+    def _record_output(self, content: str, num_shown: int) -> None:
         """Record output content, and that many more characters to show."""
         self.num_shown += num_shown
         undecided = 0 if self.parts is None else self.parts.num_undecided
         if self.certain is not None:
-            self.certain.give(content, self.num_shown - undecided)
+            self.certain.add_content(content, self.num_shown - undecided)
 
 
 class OutputProcessor:
@@ -245,10 +245,10 @@ class OutputProcessor:
         num_messages: int,
         prompt: Sequence[int],
         user: str = "",
-        begun: int = 0,
+        num_partial: int = 0,
         *,
         key: str,
-        repeats_begun: bool = True,
+        repeats_partial: bool = True,
     ) -> None:
         """Register a stream for outputs.
 
@@ -258,11 +258,11 @@ class OutputProcessor:
             num_messages: messages of the prompt; 0 if it is a text.
             prompt: the prompt's token ids.
             user: the request's owner.
-            begun: how many of them, at the end, belong to a reply to continue.
+            num_partial: how many of them, at the end, belong to a reply to continue.
             key: identifies the contexts that it continues (`engine.text.arguments.context_key`).
-            repeats_begun: whether the stream repeats that reply's text at once, or not at all.
+            repeats_partial: whether the stream repeats that reply's text at once, or not at all.
         """
-        start = len(prompt) - begun
+        start = len(prompt) - num_partial
         is_free = not sampling.ignore_eos and sampling.structure is None
         turns = self._codec.turn_stops if num_messages and is_free else ()
         turns = tuple(stop for stop in turns if stop not in sampling.stop)
@@ -282,9 +282,9 @@ class OutputProcessor:
             turns=turns,
             is_open=bool(sampling.tools) and self._codec.is_open(prompt[:start], arguments),
         )
-        if begun and repeats_begun:
+        if num_partial and repeats_partial:
             reply.put(*reply.resume(prompt[start:]))
-        elif begun:
+        elif num_partial:
             reply.skip(prompt[start:])
         self._replies[stream.request_id] = reply
 
@@ -306,7 +306,7 @@ class OutputProcessor:
             if reply is None:
                 continue
             try:
-                has_news = self._take(reply, output, found, now)
+                has_news = self._process_output(reply, output, found, now)
             except BaseException as error:  # a panic of tokenizers is not an Exception
                 # A tokenizer is the model's own code: an error ends only this reply.
                 logger.exception("the text of request %s is lost", output.request_id)
@@ -322,7 +322,9 @@ class OutputProcessor:
         _wake(news)
         return found
 
-    def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound], now: float) -> bool:
+    def _process_output(
+        self, reply: _Reply, output: TokenOutput, found: list[StopFound], now: float
+    ) -> bool:
         """Put one output into its stream, and a stop that it causes into `found`.
 
         Returns:
@@ -333,13 +335,13 @@ class OutputProcessor:
             del self._replies[output.request_id]
             return has_news
         if output.prompt is not None:
-            self._take_prompt(reply, output.prompt)
+            self._add_prompt_logprobs(reply, output.prompt)
             return reply.put("", "")
         already, num_before = reply.matcher.stopped_at, reply.num_tokens
         thinking, text = reply.extend(output.token_ids)
         reply.think(now)
         if output.logprobs:
-            self._take_logprobs(reply, output, num_before)
+            self._add_logprobs(reply, output, num_before)
         if already is None and reply.matcher.stopped_at is not None:
             found.append(StopFound(output.request_id, reply.matcher.stopped_at))
         return reply.put(thinking, text)
@@ -348,7 +350,7 @@ class OutputProcessor:
         """End a reply whose tool calls were read; ignored if it has already ended."""
         reply = self._endings.pop(ending, None)
         if reply is not None:
-            tool_use = None if tool_use is None else reply.told(tool_use)
+            tool_use = None if tool_use is None else reply.sent_tool_use(tool_use)
             reply.put("", "", replace(ending.finish, tool_use=tool_use))
             _wake([reply.stream])
 
@@ -371,14 +373,14 @@ class OutputProcessor:
             reply.put(*rest, Finish(FinishReason.ERROR, usage, reply.timed(Timings()), error))
         _wake(reply.stream for reply in replies)
 
-    def _take_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
+    def _add_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
         """Add text to the tokens' log-probabilities, up to the end of a stop string."""
         count = reply.num_tokens - num_before
         for token_id, found in zip(output.token_ids[:count], output.logprobs, strict=False):
             chosen = Candidate(token_id, self._codec.utf8(token_id), found.logprob)
             reply.logprobs.append(OutputToken(chosen, found.rank, self._top(found)))
 
-    def _take_prompt(self, reply: _Reply, found: PromptLogprobs) -> None:
+    def _add_prompt_logprobs(self, reply: _Reply, found: PromptLogprobs) -> None:
         """Add text to the prompt's log-probabilities. The first token has none, and is sent with
         the ones after it.
         """
@@ -402,7 +404,7 @@ class OutputProcessor:
         if reply.matcher.stopped_at is None:
             reply.num_tokens = end.usage.completion_tokens
         reply.think(now)
-        self._take_logprobs(reply, output, num_before)
+        self._add_logprobs(reply, output, num_before)
         timings = reply.timed(end.timings)
         rest = reply.flush(token_ids[-1] if has_stopped and token_ids else None)
         thinking, text = (a + b for a, b in zip(first, rest, strict=True))
@@ -429,7 +431,7 @@ class OutputProcessor:
         # The calls of a truncated reply may lack arguments.
         if reason is not FinishReason.STOP or not reply.tools:
             return reply.put(thinking, text, finish)
-        num_prompt = end.usage.prompt_tokens - reply.begun
+        num_prompt = end.usage.prompt_tokens - reply.num_partial
         ending = Ending(
             reply.user, finish, context_ids, num_prompt, reply.tools, is_open=reply.is_open
         )

@@ -56,11 +56,11 @@ class CallReader:
         except UnreadableError as error:
             if not self._has_told:
                 self._has_told = True
-                self._tell(f"a reply with tool calls stays text, the first of this model: {error}")
+                self._warn(f"a reply with tool calls stays text, the first of this model: {error}")
         except EngineError as error:
             if not self._has_given_up:
                 self._has_given_up = True
-                self._tell(f"all replies stay text from now on: {error}")
+                self._warn(f"all replies stay text from now on: {error}")
         return None
 
     def openings(self) -> tuple[str, ...] | None:
@@ -70,13 +70,13 @@ class CallReader:
         try:
             found = self._encoder.run(OpeningsJob())
         except EngineError as error:
-            self._tell(f"replies to requests with tools are sent only at their ends: {error}")
+            self._warn(f"replies to requests with tools are sent only at their ends: {error}")
             return None
         if found.flaw:
-            self._tell(
+            self._warn(
                 f"tool calls stay text, except in replies that begin with one as JSON: {found.flaw}"
             )
         return found.texts
 
-    def _tell(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         log.warning("%s: %s", self._model_key, what)

@@ -144,7 +144,7 @@ class TaggedParts(Parts):
             self._end_thinking(len(self._held), 0)
             self._advance()
         elif token_id == self._tags.close_id and starts and not self._held.strip():
-            self._give(Part.MARKUP, len(self._held))
+            self._decide_held(Part.MARKUP, len(self._held))
             self._turn(_State.CLOSED)
         elif self._state is _State.UNOPENED and token_id in self._tags[2:]:
             self.closes_unopened = token_id == self._tags.close_id
@@ -153,7 +153,7 @@ class TaggedParts(Parts):
     def _close(self) -> None:
         if self._state is _State.CLOSED:
             self._skip_breaks(_State.CONTENT)
-        self._give(Part.THINKING if self._thinks else Part.CONTENT, len(self._held))
+        self._decide_held(Part.THINKING if self._thinks else Part.CONTENT, len(self._held))
 
     def _is_plain(self, text: str) -> bool:
         """Whether no part of a text may belong to the end of the thinking."""
@@ -186,7 +186,7 @@ class TaggedParts(Parts):
     def _settle(self) -> None:
         """From here on, all text is content."""
         self._turn(_State.CONTENT)
-        self._give(Part.CONTENT, len(self._held))
+        self._decide_held(Part.CONTENT, len(self._held))
         self._is_settled = True
 
     def _find_beginning(self) -> None:
@@ -195,7 +195,7 @@ class TaggedParts(Parts):
         if begun.startswith(tag):
             self._open(blank, len(tag))
         elif may_close and begun.startswith(close):
-            self._give(Part.MARKUP, blank + len(close))
+            self._decide_held(Part.MARKUP, blank + len(close))
             self._turn(_State.CLOSED)
         elif tag.startswith(begun) or (may_close and close.startswith(begun)):
             return
@@ -210,8 +210,8 @@ class TaggedParts(Parts):
         tag."""
         if self._state in (_State.START, _State.CLOSED):
             self.num_thinking += self._num_tokens
-        self._give(Part.THINKING if self._has_thought else Part.MARKUP, blank)
-        self._give(Part.MARKUP, tag)
+        self._decide_held(Part.THINKING if self._has_thought else Part.MARKUP, blank)
+        self._decide_held(Part.MARKUP, tag)
         self._turn(_State.LEAD)
 
     def _find_end(self) -> None:
@@ -221,7 +221,7 @@ class TaggedParts(Parts):
             self._end_thinking(at, len(tag))
             return
         sure = len(self._held) - _overlap(self._held, tag)
-        self._give(Part.THINKING, len(self._held[:sure].rstrip("\n")))
+        self._decide_held(Part.THINKING, len(self._held[:sure].rstrip("\n")))
 
     def _find_unopened_end(self) -> None:
         """Find the first tag in content. An opening tag, or a quoted one, does not end thinking."""
@@ -229,8 +229,8 @@ class TaggedParts(Parts):
         if close >= 0 and not 0 <= opening < close:
             before = self._held[close - 1] if close else self._last
             if before not in _QUOTES:
-                self._give(Part.CONTENT, close)
-                self._give(Part.MARKUP, len(self._tags.close))
+                self._decide_held(Part.CONTENT, close)
+                self._decide_held(Part.MARKUP, len(self._tags.close))
                 self.closes_unopened = True
             self._turn(_State.CONTENT)
         elif opening >= 0:
@@ -239,23 +239,23 @@ class TaggedParts(Parts):
             cut = max(_overlap(self._held, tag) for tag in self._tags[:2])
             sure = len(self._held) - cut
             self._last = self._held[:sure][-1:] or self._last
-            self._give(Part.CONTENT, sure)
+            self._decide_held(Part.CONTENT, sure)
 
     def _end_thinking(self, length: int, tag: int) -> None:
         """End the thinking: `length` characters of the held text, then the tag."""
         said = len(self._held[:length].rstrip("\n"))
-        self._give(Part.THINKING, said)
-        self._give(Part.MARKUP, length - said + tag)
+        self._decide_held(Part.THINKING, said)
+        self._decide_held(Part.MARKUP, length - said + tag)
         self._turn(_State.CLOSED)
         self._num_tokens = 0
 
     def _skip_breaks(self, state: _State) -> None:
         """Treat line breaks as markup; change to `state` at another character."""
-        self._give(Part.MARKUP, len(self._held) - len(self._held.lstrip("\n")))
+        self._decide_held(Part.MARKUP, len(self._held) - len(self._held.lstrip("\n")))
         if self._held:
             self._turn(state)
 
-    def _give(self, part: Part, length: int) -> None:
+    def _decide_held(self, part: Part, length: int) -> None:
         self._has_thought |= part is Part.THINKING and length > 0
         self._decide(part, length)
         self._held = self._held[length:]

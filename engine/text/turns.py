@@ -28,7 +28,7 @@ class Turns(Generic[Item]):
             self._tags[user] = max(self._tags.get(user, 0), self._now)
         self._waiting[user].append((item, cost))
 
-    def take(self) -> tuple[str, Item] | None:
+    def pop(self) -> tuple[str, Item] | None:
         """Remove and return the next item, with its user; None while no user may be served."""
         ready = [user for user in self._waiting if user not in self._served]
         if not ready:

@@ -31,7 +31,7 @@ class ScriptedChat:
         said: the rest of it so far.
         num_shown: characters of both, and of what stands between them.
         began: when its first tokens came; None before that.
-        begun: how many tokens it had that were made by requests before.
+        num_partial: how many tokens it had that were made by requests before.
     """
 
     submission: Submission
@@ -47,11 +47,11 @@ class ScriptedChat:
     said: str = ""
     num_shown: int = 0
     began: float | None = None
-    begun: int = 0
+    num_partial: int = 0
 
     def resume(self, texts: list[tuple[int, str]]) -> None:
         """Take in what the reply had before."""
-        self.begun = len(texts)
+        self.num_partial = len(texts)
         if texts:
             delta = self.take(texts, None, 0.0)
             self.began = None
@@ -60,14 +60,14 @@ class ScriptedChat:
     def skip(self, texts: list[tuple[int, str]]) -> None:
         """Take in what the reply had before, of which nothing is told."""
         for token_id, text in texts:
-            self.parts.take(token_id, text)
+            self.parts.read_token(token_id, text)
         self.parts.skip("".join(text for _, text in texts))
 
     def take(self, texts: list[tuple[int, str]], finish: Finish | None, now: float) -> Delta:
         """What its owner is told of the next tokens, which are given with their texts."""
         for token_id, text in texts:
-            self.certain.take(text, "", thinks=self.parts.thinks)
-            self.parts.take(token_id, text)
+            self.certain.read_token(text, "", thinks=self.parts.thinks)
+            self.parts.read_token(token_id, text)
             self.began = now if self.began is None else self.began
         if self.began is not None and self.parts.num_thinking != self.stream.thought.tokens:
             self.stream.thought = Thought(self.parts.num_thinking, now - self.began)
@@ -81,7 +81,7 @@ class ScriptedChat:
         thinking, text = self.parts.split("".join(text for _, text in texts))
         self.said += text
         self.num_shown += sum(len(piece) for _, piece in texts)
-        self.certain.give(text, self.num_shown)
+        self.certain.add_content(text, self.num_shown)
         if finish is not None and finish.reason is FinishReason.STOP:
             use = use_in(self.said) if self.sampling.tools else None
             if use is not None:
@@ -94,11 +94,11 @@ class ScriptedChat:
         """What its owner is told of its end; `last` is the token that closes a message."""
         usage = replace(
             end.usage,
-            prompt_tokens=max(0, end.usage.prompt_tokens - self.begun),
-            completion_tokens=end.usage.completion_tokens + self.begun,
+            prompt_tokens=max(0, end.usage.prompt_tokens - self.num_partial),
+            completion_tokens=end.usage.completion_tokens + self.num_partial,
         )
         if self.error is not None:
             return Finish(FinishReason.ERROR, usage, end.timings, self.error.info())
-        ids, goes_on = (*end.token_ids, last), self.submission.begun is not None
+        ids, goes_on = (*end.token_ids, last), self.submission.num_partial is not None
         context = Context(MODEL_KEY, ids, len(self.submission.messages) + 1 - goes_on)
         return Finish(end.reason, usage, end.timings, end.error, None if end.error else context)

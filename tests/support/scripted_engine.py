@@ -321,24 +321,24 @@ class ScriptedEngine:
         if self._status.phase in (EnginePhase.EMPTY, EnginePhase.FAILED, EnginePhase.STOPPED):
             raise UnavailableError(f"no model is loaded: the engine is {self._status.phase}")
         sampling = SAMPLING.override(submission.sampling)
-        asked, begun = submission, 0
-        if submission.begun is not None:
+        asked, num_partial = submission, 0
+        if submission.num_partial is not None:
             asked = replace(submission, messages=submission.messages[:-1])
         reply, stop = reply_to(asked, self._replies, sampling.stop)
         script = self._vocabulary.of_reply(reply)
         stops = (*sampling.stop_token_ids, script[-1])
         prompt = self._vocabulary.of_prompt(asked, MODEL_KEY)
-        if submission.begun is not None:
-            prompt, begun = self._vocabulary.of_begun(submission, prompt, script)
+        if submission.num_partial is not None:
+            prompt, num_partial = self._vocabulary.of_partial(submission, prompt, script)
         self.prompts[submission.request_id] = prompt
         stream.num_prompt_tokens = len(prompt)
         # What is scripted has the structure that it has.
         sampling = replace(sampling, stop_token_ids=stops, structure=None)
         chat = ScriptedChat(
-            submission, stream, prompt, script[begun:], sampling, self.clock.now, stop
+            submission, stream, prompt, script[num_partial:], sampling, self.clock.now, stop
         )
-        (chat.resume if submission.repeats_begun else chat.skip)(
-            [(i, self._vocabulary.text((i,))) for i in script[:begun]]
+        (chat.resume if submission.repeats_partial else chat.skip)(
+            [(i, self._vocabulary.text((i,))) for i in script[:num_partial]]
         )
         return chat
 

@@ -50,16 +50,16 @@ class Vocabulary:
             ids.extend(self.of_message(message))
         return (*ids, self.id("<assistant>"))
 
-    def of_begun(
+    def of_partial(
         self, submission: Submission, prompt: tuple[int, ...], script: list[int]
     ) -> tuple[tuple[int, ...], int]:
         """Token ids of the prompt that goes on with a scripted reply, and how many are its."""
         context = submission.context
-        if submission.begun and context and context.num_messages == len(submission.messages):
+        if submission.num_partial and context and context.num_messages == len(submission.messages):
             # But for what closed the message.
-            return tuple(context.token_ids[:-1]), submission.begun
-        begun = len(re.findall(r"\S+", submission.messages[-1].content))
-        return (*prompt, *script[:begun]), begun
+            return tuple(context.token_ids[:-1]), submission.num_partial
+        num_partial = len(re.findall(r"\S+", submission.messages[-1].content))
+        return (*prompt, *script[:num_partial]), num_partial
 
     def spell(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as it is told apart."""

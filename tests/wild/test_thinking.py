@@ -143,8 +143,8 @@ def test_a_reply_that_is_gone_on_with_begins_as_thinking(
         (ChatMessage("assistant", "", "the cat"), "the cat"),
         (ChatMessage("assistant", "the mat", "the cat"), "the cat\n</think>\n\nthe mat"),
     ):
-        prompt, begun = codec.go_on([QUESTION, reply], None, 0)
-        assert codec.decode(prompt[len(prompt) - begun :]) == written
+        prompt, num_partial = codec.encode_continuation([QUESTION, reply], None, 0)
+        assert codec.decode(prompt[len(prompt) - num_partial :]) == written
 
 
 def test_the_log_names_the_key_once(

@@ -121,9 +121,9 @@ class Exchange:
         held = Conversation(
             id=origin.conversation, user=origin.user, source=origin.source, title=origin.title
         )
-        before, begun = submission.messages, ""
-        if submission.begun is not None and not submission.repeats_begun:
-            before, begun = before[:-1], before[-1].content
+        before, written = submission.messages, ""
+        if submission.num_partial is not None and not submission.repeats_partial:
+            before, written = before[:-1], before[-1].content
         messages = [*shown(before, held, request_id)]
         if isinstance(submission.prompt, str):
             messages.append(
@@ -142,7 +142,7 @@ class Exchange:
                 conversation_id=held.id,
                 parent_id=None,
                 role="assistant",
-                content=begun + "".join(self.texts[choice]),
+                content=written + "".join(self.texts[choice]),
                 thinking="".join(self.thoughts[choice]),
                 tool_use=None if finish is None else finish.tool_use,
                 created=held.created,

@@ -59,7 +59,7 @@ def _is_overload(fault: Fault) -> bool:
 class MessageForm(Form):
     """The events of a stream, or one answer: blocks of thinking, text and calls, in this order.
 
-    Each block of a stream is begun, sent in pieces and ended before the next one begins.
+    Each block of a stream is started, sent in pieces and ended before the next one begins.
     """
 
     def __init__(self, asked: MessagesRequest, model: str, submission: Submission) -> None:
@@ -217,8 +217,8 @@ class Messages(AnthropicEndpoint, Generation[MessagesRequest]):
             sampling={**self.service.sampling, **asked.sampling()},
             request_id=name,
             origin=origin,
-            begun=0 if messages[-1].role == "assistant" else None,
-            repeats_begun=False,
+            num_partial=0 if messages[-1].role == "assistant" else None,
+            repeats_partial=False,
             priority=self.service.quotas.priority(user, 0),
             cache_salt=self.service.salt(user, asked.cache_salt),
             trims_max_tokens=True,

@@ -169,7 +169,7 @@ def _prepare(encoder: EncoderPool, recipe: object, grammars: Grammars) -> None:
     """Do what a loading need not wait for."""
     if isinstance(recipe, FolderTokenizer):
         try:
-            encoder.keep()  # because the folder may be removed
+            encoder.copy_tokenizer()  # because the folder may be removed
         except UnavailableError:
             return  # The model was closed.
         except EngineError as error:

@@ -153,7 +153,7 @@ def test_what_a_dead_program_left_goes_on_from_its_text(
     session = ChatSession(engine, conversation, again)
     assert session.messages[-1].error is not None
     session.resume()
-    assert engine.submissions[-1].begun == 0
+    assert engine.submissions[-1].num_partial == 0
     reply = finish(engine, session)
     assert (reply.content, reply.error) == (REPLY, None)
     again.close()

@@ -86,7 +86,7 @@ def test_a_structured_reply_that_was_cut_off_goes_on(host: EngineHost) -> None:
     again = Submission(
         messages=(QUESTION, ChatMessage("assistant", short)),
         context=finish.context,
-        begun=3,
+        num_partial=3,
         sampling=GREEDY | structure,
     )
     text, ending = answer(host.submit(again))

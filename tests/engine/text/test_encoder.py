@@ -350,7 +350,7 @@ def test_without_a_template_a_reply_that_was_cut_off_stands_behind_a_blank(
 ) -> None:
     encoder, tokenizer = encoder_of(byte_level, None)
     for content in ("the cat", " the cat"):
-        begun = encoder.encode_begun(ChatMessage("assistant", content), is_open=False)
+        begun = encoder.encode_partial(ChatMessage("assistant", content), is_open=False)
         assert text_of(tokenizer, begun) == " the cat"
 
 

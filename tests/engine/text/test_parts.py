@@ -32,7 +32,7 @@ def read(
     for number, (token_id, text) in enumerate(tokens, 1):
         if matcher.stopped_at is not None:
             break
-        parts.take(token_id, text)
+        parts.read_token(token_id, text)
         found.append(parts.split(matcher.push(text, number)))
     parts.end("")
     found.append(parts.split(matcher.flush()))
@@ -145,7 +145,7 @@ def test_only_what_may_be_a_tag_waits() -> None:
     parts = TaggedParts(THINK, is_open=False)
     shown = []
     for text in ("<th", "ink>", "\n", "a", " <", "b", "\n", "\n", "c</", "think", ">", "\n", "d"):
-        parts.take(TEXT, text)
+        parts.read_token(TEXT, text)
         shown.append(parts.split(text))
     assert shown == [
         *(("", ""), ("", ""), ("", ""), ("a", ""), (" ", ""), ("<b", "")),

@@ -22,7 +22,7 @@ from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.model.files.tokenizer import FolderTokenizer
 from engine.text.encoder import ChatEncoder
-from engine.text.job import BegunJob, PrefixJob, PromptJob, TextJob
+from engine.text.job import PartialJob, PrefixJob, PromptJob, TextJob
 from engine.text.pool import ClosedError, EncoderPool, encoding
 from engine.text.process import EncoderProcess
 from tests.support.encoding import start_pool
@@ -78,8 +78,8 @@ def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast)
         alone = byte_level.encode(one, add_special_tokens=False)
         assert there.run(TextJob(one, False)) == alone
     reply = ChatMessage("assistant", "the cat", "is not")
-    begun = here.encode_begun(reply, is_open=False)
-    assert there.run(BegunJob(reply, False)) == begun
+    begun = here.encode_partial(reply, is_open=False)
+    assert there.run(PartialJob(reply, False)) == begun
     there.close()
 
 
@@ -232,11 +232,11 @@ def test_a_loading_waits_for_its_process_and_starts_no_other(
 ) -> None:
     monkeypatch.setattr("engine.text.pool.PATIENCE_SECONDS", 0.0)
     loading = start_pool(UnrulyTokenizer(), KEY, SECONDS)
-    first = loading._take()  # as a thread does that asks it while weights are read
+    first = loading._acquire()  # as a thread does that asks it while weights are read
     threads = [threading.Thread(target=loading.ready) for _ in range(2)]
     for thread in threads:
         thread.start()
-    loading._give_back(first)
+    loading._release(first)
     for thread in threads:
         thread.join(60)
     assert loading._idle == [first]
@@ -261,7 +261,7 @@ def test_a_folder_may_be_removed_once_its_tokenizer_is_kept(
     byte_level.save_pretrained(tmp_path / "model")
     pool = start_pool(FolderTokenizer(tmp_path / "model"), KEY)
     prompt = pool.run(PromptJob(chat("Hello")))
-    pool.keep()
+    pool.copy_tokenizer()
     shutil.rmtree(tmp_path / "model")
     for one in processes():
         one.kill()

@@ -6,7 +6,7 @@ from engine.text.turns import Turns
 def served(turns: Turns[str]) -> list[str]:
     """All that waits, served one after the other."""
     found = []
-    while (turn := turns.take()) is not None:
+    while (turn := turns.pop()) is not None:
         user, item = turn
         found.append(item)
         turns.end(user)
@@ -37,7 +37,7 @@ def test_who_comes_later_has_saved_nothing() -> None:
     for i in range(3):
         turns.put("bob", f"bob {i}", 10)
     for _ in range(2):
-        user, _item = turns.take() or ("", "")
+        user, _item = turns.pop() or ("", "")
         turns.end(user)
     for i in range(3):
         turns.put("anna", f"anna {i}", 10)
@@ -48,12 +48,12 @@ def test_one_item_of_a_user_is_served_at_a_time() -> None:
     turns: Turns[str] = Turns()
     turns.put("bob", "first", 1)
     turns.put("bob", "second", 1)
-    assert turns.take() == ("bob", "first")
-    assert turns.take() is None
+    assert turns.pop() == ("bob", "first")
+    assert turns.pop() is None
     turns.put("anna", "hers", 1)
-    assert turns.take() == ("anna", "hers")
+    assert turns.pop() == ("anna", "hers")
     turns.end("bob")
-    assert turns.take() == ("bob", "second")
+    assert turns.pop() == ("bob", "second")
 
 
 def test_nothing_is_kept_of_users_once_all_is_served() -> None:

@@ -29,7 +29,10 @@ def test_of_messages(serving: HttpServing, is_stream: bool) -> None:
             got = client.messages.create(**asked)
     assert [one.text for one in got.content if one.type == "text"] == [" hello"]
     (submission,) = serving.engine.submissions
-    assert (submission.begun, submission.messages[-1]) == (0, ChatMessage("assistant", "You said:"))
+    assert (submission.num_partial, submission.messages[-1]) == (
+        0,
+        ChatMessage("assistant", "You said:"),
+    )
     prompt = len(serving.engine.prompts[submission.request_id])
     usage = got.usage
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == prompt

@@ -93,25 +93,24 @@ class Replying:
         pieces: Iterable[str],
         *,
         prompt: str = PROMPT,
-        begun: str = "",
+        lead: str = "",
         stop: tuple[str, ...] = (),
         reason: FinishReason = FinishReason.STOP,
     ) -> Heard:
         """A reply whose tokens are those of pieces of its text, one a step.
 
         Args:
-            begun: what it begins with, which belongs to the prompt.
+            lead: what it begins with, which belongs to the prompt.
         """
         unread: list[Ending] = []
         processor = OutputProcessor(self._codec, lambda _: None, unread.append)
         stream, reply, early = RequestStream("r"), Reply(may_call=True), []
         asked, head = (
-            tuple(self._tokenizer.encode(text, add_special_tokens=False))
-            for text in (prompt, begun)
+            tuple(self._tokenizer.encode(text, add_special_tokens=False)) for text in (prompt, lead)
         )
         start, sampling = (*asked, *head), SamplingParams(tools=TOOLS, stop=stop)
         processor.open(
-            stream, sampling, 1, start, begun=len(head), key="model", repeats_begun=False
+            stream, sampling, 1, start, num_partial=len(head), key="model", repeats_partial=False
         )
         output = [
             token
@@ -198,7 +197,7 @@ def test_text_is_told_up_to_where_a_call_may_begin(
 
 
 @pytest.mark.parametrize(
-    ("begun", "text", "sent", "calls"),
+    ("lead", "text", "sent", "calls"),
     [
         ("the cat ", "is not." + CALL, "is not.", USE),
         ("the cat. ", CALL, "", USE),
@@ -216,7 +215,7 @@ def test_text_is_told_up_to_where_a_call_may_begin(
 @pytest.mark.parametrize("is_certain", [True, False])
 def test_what_belongs_to_the_prompt_is_not_told(
     byte_level: PreTrainedTokenizerFast,
-    begun: str,
+    lead: str,
     text: str,
     sent: str,
     calls: tuple[ToolCall, ...],
@@ -225,7 +224,7 @@ def test_what_belongs_to_the_prompt_is_not_told(
     response = copy.deepcopy(RESPONSE)
     if not is_certain:
         response["fields"]["tool_calls"]["open_pattern"] = r"(?i:\s*<tool_call>)"
-    heard = Replying(tool_calling(byte_level, response)).hear(text, begun=begun)
+    heard = Replying(tool_calling(byte_level, response)).hear(text, lead=lead)
     assert (heard.sent, heard.reply.text) == (sent, sent)
     assert (() if heard.reply.use is None else heard.reply.use.calls) == calls
 

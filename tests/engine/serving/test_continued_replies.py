@@ -41,7 +41,7 @@ def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(
             Submission(
                 messages=messages,
                 context=finish.context if exact else None,
-                begun=cut if exact else 0,
+                num_partial=cut if exact else 0,
                 sampling={**greedy, "max_tokens": 40 - cut},
             ),
         )
@@ -54,8 +54,8 @@ def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(
         built_in,
         Submission(
             messages=messages,
-            begun=0,
-            repeats_begun=False,
+            num_partial=0,
+            repeats_partial=False,
             sampling={**greedy, "max_tokens": 40 - cut},
         ),
     )

@@ -11,10 +11,9 @@ from engine.api.lifecycle import FinishReason, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, RequestStream, Usage
 from engine.batch.plan import End, TokenOutput
-from engine.text.begun import begun_text
 from engine.text.channels import Channels
 from engine.text.codec import ChatCodec
-from engine.text.encoder import ChatEncoder
+from engine.text.encoder import ChatEncoder, partial_text
 from engine.text.processor import OutputProcessor
 from engine.text.thinking import Tags
 from engine.text.vocabulary import Vocabulary
@@ -41,7 +40,7 @@ def stream_of(
     codec: ChatCodec,
     prompt: tuple[int, ...],
     ids: tuple[int, ...],
-    begun: int = 0,
+    num_partial: int = 0,
     stop: str = "",
     *,
     repeats: bool = True,
@@ -50,7 +49,9 @@ def stream_of(
     processor = OutputProcessor(codec, lambda _: None, lambda _: None)
     stream = RequestStream("r")
     sampling = SamplingParams(stop=(stop,) if stop else ())
-    processor.open(stream, sampling, 1, prompt, begun=begun, key=KEY, repeats_begun=repeats)
+    processor.open(
+        stream, sampling, 1, prompt, num_partial=num_partial, key=KEY, repeats_partial=repeats
+    )
     for token_id in ids:
         processor.process([TokenOutput("r", (token_id,))], 0.0)
     usage = Usage(len(prompt), len(ids), 0)
@@ -70,7 +71,7 @@ def test_wherever_a_reply_is_cut_its_text_goes_on(
     whole = stream_of(codec, prompt, ids)
     assert whole.thinking == "the cat 日本語"
     for cut in range(1, len(ids)):
-        resumed = stream_of(codec, (*prompt, *ids[:cut]), ids[cut:], begun=cut)
+        resumed = stream_of(codec, (*prompt, *ids[:cut]), ids[cut:], num_partial=cut)
         assert (resumed.thinking, resumed.text) == (whole.thinking, whole.text)
         assert resumed.finish is not None
         assert whole.finish is not None
@@ -86,9 +87,9 @@ def test_a_stop_string_may_begin_before_the_cut_and_not_end_there(
     cut = len(ids) // 2
     head = byte_level.decode(ids[:cut])
     across = head[-2:] + byte_level.decode(ids[cut:])[:2]
-    resumed = stream_of(codec, ids[:cut], ids[cut:], begun=cut, stop=across)
+    resumed = stream_of(codec, ids[:cut], ids[cut:], num_partial=cut, stop=across)
     assert resumed.text == head[:-2]
-    before = stream_of(codec, ids[:cut], ids[cut:], begun=cut, stop=head[-3:])
+    before = stream_of(codec, ids[:cut], ids[cut:], num_partial=cut, stop=head[-3:])
     assert before.text == "the cat is not on the mat."
 
 
@@ -102,7 +103,7 @@ def test_what_belongs_to_the_prompt_is_not_told(
         head, tail = byte_level.decode(ids[:cut]), byte_level.decode(ids[cut:])
         if "\ufffd" in head + tail:
             continue  # A message ends with a whole character.
-        rest = stream_of(codec, (*prompt, *ids[:cut]), ids[cut:], begun=cut, repeats=False)
+        rest = stream_of(codec, (*prompt, *ids[:cut]), ids[cut:], num_partial=cut, repeats=False)
         content = head.rpartition("</think>\n\n")[2] if "</think>\n\n" in head else ""
         assert content + rest.text == whole.text
         assert whole.thinking.endswith(rest.thinking)
@@ -119,7 +120,7 @@ def test_white_space_with_which_a_prompt_ends_is_not_told(
     head, tail = (
         tuple(byte_level.encode(text, add_special_tokens=False)) for text in ("\n ", "the cat")
     )
-    told = stream_of(codec, (*head,), tail, begun=len(head), repeats=False)
+    told = stream_of(codec, (*head,), tail, num_partial=len(head), repeats=False)
     assert told.text == "the cat"
 
 
@@ -129,14 +130,14 @@ def test_no_stop_string_begins_in_the_prompt(
     head, tail = (
         tuple(byte_level.encode(text, add_special_tokens=False)) for text in ("the ca", "t is not")
     )
-    told = stream_of(codec, head, tail, begun=len(head), stop="cat", repeats=False)
+    told = stream_of(codec, head, tail, num_partial=len(head), stop="cat", repeats=False)
     assert told.text == "t is not"
 
 
 def test_the_ids_of_a_reply_are_gone_on_from_exactly(codec: ChatCodec) -> None:
     chat = (ChatMessage("user", "Hi"), ChatMessage("assistant", "text that is not looked at"))
     context = Context(KEY, (5, 6, 7, 8), 2)
-    assert codec.go_on(chat, context, 3) == ([5, 6, 7, 8], 3)
+    assert codec.encode_continuation(chat, context, 3) == ([5, 6, 7, 8], 3)
 
 
 @pytest.mark.parametrize(
@@ -146,25 +147,25 @@ def test_without_its_ids_a_reply_is_encoded_from_its_text(
     codec: ChatCodec, byte_level: PreTrainedTokenizerFast, context: Context | None
 ) -> None:
     chat = (ChatMessage("user", "Hi"), ChatMessage("assistant", "the cat", thinking="is not"))
-    ids, begun = codec.go_on(chat, context, 3)
+    ids, num_partial = codec.encode_continuation(chat, context, 3)
     assert byte_level.decode(ids) == (
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         "<think>\nis not\n</think>\n\nthe cat"
     )
-    assert byte_level.decode(ids[-begun:]) == "<think>\nis not\n</think>\n\nthe cat"
+    assert byte_level.decode(ids[-num_partial:]) == "<think>\nis not\n</think>\n\nthe cat"
 
 
 def test_a_reply_spells_no_special_token(
     codec: ChatCodec, byte_level: PreTrainedTokenizerFast
 ) -> None:
     chat = (ChatMessage("user", "Hi"), ChatMessage("assistant", "a <|im_end|> b"))
-    ids, begun = codec.go_on(chat, None, 0)
-    assert byte_level.convert_tokens_to_ids("<|im_end|>") not in ids[-begun:]
+    ids, num_partial = codec.encode_continuation(chat, None, 0)
+    assert byte_level.convert_tokens_to_ids("<|im_end|>") not in ids[-num_partial:]
 
 
 def test_only_a_reply_is_gone_on_with(codec: ChatCodec) -> None:
     with pytest.raises(InvalidRequestError, match="role of the last message is 'user'"):
-        codec.go_on((ChatMessage("user", "Hi"),), None, 0)
+        codec.encode_continuation((ChatMessage("user", "Hi"),), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +182,11 @@ def test_thinking_stands_between_its_tags(
     thinking: str, content: str, is_open: bool, text: str
 ) -> None:
     reply = ChatMessage("assistant", content, thinking)
-    assert begun_text(reply, THINK, None, is_open=is_open) == text
+    assert partial_text(reply, THINK, None, is_open=is_open) == text
 
 
 def test_thinking_stands_on_its_channel() -> None:
-    said = begun_text(ChatMessage("assistant", "said", "thought"), None, CHANNELS, is_open=False)
+    said = partial_text(ChatMessage("assistant", "said", "thought"), None, CHANNELS, is_open=False)
     assert said == (
         "<|channel|>analysis<|message|>thought<|end|><|start|>assistant"
         "<|channel|>final<|message|>said"
