@@ -34,7 +34,7 @@ from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.forward import make_program
 from engine.model.running.forward import Forward, ModuleForward
 from engine.model.running.runner import TorchRunner
-from engine.model.tracing.latents import take_expansions
+from engine.model.tracing.latents import extract_expansions
 from engine.model.tracing.trace import trace
 from engine.native import kernels
 
@@ -123,7 +123,7 @@ class Side:
         self._forward: Forward
         shape, expansions = self._shape, None
         if shape.has_latents:
-            expansions = take_expansions(model)
+            expansions = extract_expansions(model)
         if program:
             self._forward = make_program(model, self._config, shape, expansions=expansions)
         else:

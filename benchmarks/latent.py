@@ -128,7 +128,7 @@ class Side:
 
     def _submit(self, rows: tuple[Row, ...] = (), **others: Any) -> None:
         self._step += 1
-        self._runner.submit(StepPlan(self._step, rows, **others))
+        self._runner.start_step(StepPlan(self._step, rows, **others))
 
     def kv_bytes(self, context: int, count: int, seqs: int) -> int:
         return self.shape.kv_bytes_per_token * (context + count) * seqs

@@ -24,7 +24,7 @@ from engine.text.arguments import NO_ARGUMENTS
 NAME = "paced"
 WAIT_SECONDS = 60.0
 BUDGET = 4096
-# A submit that comes later than this after a step has found the device idle. One that comes sooner
+# A start that comes later than this after a step has found the device idle. One that comes sooner
 # was only delayed by the host's work between two steps.
 _LATE_SECONDS = 0.005
 # All replies repeat this text. It has 4.8 bytes a token, about as many as English.
@@ -41,7 +41,7 @@ def reply(num_tokens: int) -> str:
 
 
 class PacedRunner:
-    """Ends each step `step_seconds` after the one before, or after its submit if that came later.
+    """Ends each step `step_seconds` after the one before, or after its start if that came later.
 
     Token i of a reply is i, whatever the prompt is.
     """
@@ -53,7 +53,7 @@ class PacedRunner:
         self._end = 0.0
         self._prompts: dict[int, int] = {}
 
-    def submit(self, plan: StepPlan) -> StepPlan:
+    def start_step(self, plan: StepPlan) -> StepPlan:
         now = time.monotonic()
         if now - self._end > _LATE_SECONDS:
             self._end = now

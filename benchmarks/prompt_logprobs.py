@@ -75,10 +75,10 @@ def prefill(
         count = min(chunk, len(prompt) - start)
         last = start + count == len(prompt)
         rows = (Row(seq, start, count, () if start else blocks, last, True),)
-        result = runner.result(runner.submit(StepPlan(1, rows, () if start else new)))
+        result = runner.result(runner.start_step(StepPlan(1, rows, () if start else new)))
         told += sum(len(found.token_ids) for _, found in result.prompts)
     seconds = time.perf_counter() - started
-    runner.submit(StepPlan(1, (), released=(seq,)))
+    runner.start_step(StepPlan(1, (), released=(seq,)))
     assert told == (0 if number is None else len(prompt) - 1)
     return seconds
 

@@ -41,7 +41,7 @@ class NullRunner:
 
     depth = 1
 
-    def submit(self, plan: StepPlan) -> StepPlan:
+    def start_step(self, plan: StepPlan) -> StepPlan:
         return plan
 
     def result(self, handle: object) -> StepResult:
@@ -80,7 +80,7 @@ def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore
     )
     sampling = SamplingParams(temperature=0.0, max_tokens=4 * STEPS)
     for i in range(running + waiting):
-        core.submit(
+        core.add_request(
             # Each request is of another user, which is the most expensive case of a fair order.
             Submission(request_id=str(i), origin=Origin(user=str(i))),
             [i % 30_000, *range(1, PROMPT_TOKENS)],

@@ -132,7 +132,7 @@ class Engine:
         sampling = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS)
         start = time.perf_counter()
         for i, prompt in enumerate(prompts):
-            self.core.submit(Submission(request_id=str(i)), prompt, sampling)
+            self.core.add_request(Submission(request_id=str(i)), prompt, sampling)
         timings = []
         profiles: list[Profile] = []
         self._profile()

@@ -143,7 +143,7 @@ def _fill(runner: TorchRunner, sequences: int) -> None:
         new = NewSequence(seq, prompt, CONTEXT + 1, SamplingParams(), 0, (), ())
         given = tuple(range(seq * blocks, (seq + 1) * blocks))
         rows = (Row(seq, 0, CONTEXT, given, False, True),)
-        runner.result(runner.submit(StepPlan(1, rows, new=(new,))))
+        runner.result(runner.start_step(StepPlan(1, rows, new=(new,))))
 
 
 def turn(runner: TorchRunner, batch: int) -> float:

@@ -58,7 +58,7 @@ class EndingRunner:
     def depth(self) -> int:
         return self._inner.depth
 
-    def submit(self, plan: StepPlan) -> object:
+    def start_step(self, plan: StepPlan) -> object:
         if plan.step == 1:
             plan = replace(plan, released=tuple(self._lengths))
         for seq in plan.released:
@@ -68,7 +68,7 @@ class EndingRunner:
         last = tuple(
             row.start + row.count >= self._lengths[row.seq] for row in plan.rows if row.samples
         )
-        return _Handle(self._inner.submit(plan), last)
+        return _Handle(self._inner.start_step(plan), last)
 
     def result(self, handle: object) -> StepResult:
         assert isinstance(handle, _Handle)

@@ -33,7 +33,7 @@ STEP_SECONDS = 0.05
 @dataclass(frozen=True, slots=True)
 class _Handle:
     handle: object
-    submitted: float
+    started: float
 
 
 class Paced:
@@ -49,13 +49,13 @@ class Paced:
     def depth(self) -> int:
         return self._runner.depth
 
-    def submit(self, plan: StepPlan) -> _Handle:
-        return _Handle(self._runner.submit(plan), time.monotonic())
+    def start_step(self, plan: StepPlan) -> _Handle:
+        return _Handle(self._runner.start_step(plan), time.monotonic())
 
     def result(self, handle: object) -> StepResult:
         assert isinstance(handle, _Handle)
         result = self._runner.result(handle.handle)
-        time.sleep(max(0.0, handle.submitted + STEP_SECONDS - time.monotonic()))
+        time.sleep(max(0.0, handle.started + STEP_SECONDS - time.monotonic()))
         return result
 
 

@@ -43,7 +43,7 @@ from app.system.versions import PACKAGES, version
 from engine.api.errors import EngineError, cause_of
 from engine.model.catalog.registry import Availability, Registry
 from engine.model.files.kept import cache_folder
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.machine.driver import VARIABLE, visible_gpus
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
@@ -172,7 +172,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding("instructions", known)
     yield _kernels()
     memory = host_memory()
-    yield Finding("memory", f"{show_bytes(memory.free)} of {show_bytes(memory.total)} free")
+    yield Finding("memory", f"{format_bytes(memory.free)} of {format_bytes(memory.total)} free")
     yield from _gpus()
     if visible_memory():
         yield from _gpu_kernels()
@@ -200,7 +200,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _show_gpu(gpu: Memory) -> str:
-    memory = f"{show_bytes(gpu.free)} of {show_bytes(gpu.total)} free"
+    memory = f"{format_bytes(gpu.free)} of {format_bytes(gpu.total)} free"
     return ", ".join(part for part in (gpu.name, memory, gpu.uuid) if part)
 
 

@@ -20,7 +20,7 @@ from engine.api.errors import EngineError, ModelError
 from engine.model.catalog import downloads
 from engine.model.catalog.downloads import Download
 from engine.model.catalog.registry import ModelEntry, Registry
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 
 
 def run_get(settings: Settings, name: str) -> int:
@@ -47,7 +47,7 @@ def run_get(settings: Settings, name: str) -> int:
     place = entry.local_folder()
     if place is None:
         raise ModelLoadError(f"{entry.source} does not hold a model with its weights")
-    size = f", {show_bytes(found.num_bytes)}" if found is not None else ""
+    size = f", {format_bytes(found.num_bytes)}" if found is not None else ""
     show(f"{entry.name} is here: {place}{size}")
     return ExitCode.OK
 
@@ -89,14 +89,14 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
                 raise SettingsError(
                     "without a terminal nobody can confirm; --yes removes it unasked"
                 )
-            question = f"Remove {found.folder} ({show_bytes(found.num_bytes)})?"
+            question = f"Remove {found.folder} ({format_bytes(found.num_bytes)})?"
             if not typer.confirm(question, err=True):
                 return ExitCode.FAILED
         found = downloads.remove(entry)
     except ModelError as error:
         complain(error.message)
         return ExitCode.FAILED
-    show(f"{entry.name} is removed, {show_bytes(found.num_bytes)} are free again")
+    show(f"{entry.name} is removed, {format_bytes(found.num_bytes)} are free again")
     return ExitCode.OK
 
 
@@ -106,7 +106,7 @@ def to_table(found: list[Download]) -> str:
         return "No model has been downloaded; `tui models get NAME` fetches one of `tui models`."
     rows = [("name", "size", "last used", "folder")]
     rows += [
-        (one.name, show_bytes(one.num_bytes), _time(one.used), str(one.folder)) for one in found
+        (one.name, format_bytes(one.num_bytes), _time(one.used), str(one.folder)) for one in found
     ]
     lines = align(rows, (1,))
     partial = [one.name for one in found if not one.is_complete]

@@ -16,7 +16,7 @@ from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.model.catalog.registry import Availability, ModelEntry, Registry
 from engine.model.files.checkpoint import CONFIG_FILE, Checkpoint, find_gguf, open_checkpoint
 from engine.model.files.reading import CONFIG_BYTES, read_json
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.machine.estimate import Estimate, Fit, Numbers
 from engine.model.machine.memory import GPU_SHARE, HOST_SHARE
 
@@ -261,8 +261,8 @@ def _too_large(estimate: Estimate, budget: int, free: int) -> str:
     assert estimate.weight_bytes is not None  # otherwise nothing is too large
     before = " before they are quantized" if estimate.saved_bytes else ""
     return (
-        f"its weights take {show_bytes(estimate.weight_bytes)}{before}; of memory "
-        f"{show_bytes(free)} are free, and it may take {show_bytes(budget)}"
+        f"its weights take {format_bytes(estimate.weight_bytes)}{before}; of memory "
+        f"{format_bytes(free)} are free, and it may take {format_bytes(budget)}"
     )
 
 
@@ -299,8 +299,8 @@ def to_text(listing: Listing, place: Place, budget: int) -> str:
         ("a full context", _context(listing)),
         (
             "free memory",
-            f"{show_bytes(place.memory.free)} on {place.memory.name}, of which it may take "
-            f"{show_bytes(budget)}",
+            f"{format_bytes(place.memory.free)} on {place.memory.name}, of which it may take "
+            f"{format_bytes(budget)}",
         ),
         ("fits", _room(listing)),
     ]
@@ -351,7 +351,7 @@ def _context(listing: Listing) -> str:
     if length is None or listing.token_bytes is None:
         text = "" if length is None else f" ({length} tokens)"
         return Fit.UNKNOWN + text
-    return f"{show_bytes(length * listing.token_bytes)} ({length} tokens)"
+    return f"{format_bytes(length * listing.token_bytes)} ({length} tokens)"
 
 
 def _room(listing: Listing) -> str:
@@ -371,7 +371,7 @@ def _source_of_figures(listing: Listing) -> str:
 def _bytes(count: int | None, unknown: str = Fit.UNKNOWN) -> str:
     if count is None:
         return unknown
-    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else show_bytes(count)
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else format_bytes(count)
 
 
 def _is_broken(listing: Listing) -> bool:

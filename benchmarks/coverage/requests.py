@@ -91,7 +91,7 @@ def serve(loaded: LoadedModel, prompts: list[list[int]]) -> Served:
     ended: set[str] = set()
     while len(ended) < len(prompts):
         if steps < len(prompts):
-            core.submit(Submission(request_id=str(steps)), prompts[steps], sampling)
+            core.add_request(Submission(request_id=str(steps)), prompts[steps], sampling)
         for output in core.step():
             tokens[int(output.request_id)].extend(output.token_ids)
             if output.end is not None:

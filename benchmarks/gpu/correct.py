@@ -107,7 +107,7 @@ def _checked(device: Device, name: str, dtype: torch.dtype) -> Cells:
         for _ in range(12)
     ]
     for number, text in enumerate(texts):
-        core.submit(
+        core.add_request(
             Submission(request_id=str(number)),
             text,
             SamplingParams(temperature=0, max_tokens=_OUTPUT),

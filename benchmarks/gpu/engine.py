@@ -173,7 +173,7 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
             rows.append(Row(row, position, 1, blocks, True, False))
         held = needed
         plan = StepPlan(step + 1, tuple(rows), new=new if not step else ())
-        handles.append(started.runner.submit(plan))
+        handles.append(started.runner.start_step(plan))
         if len(handles) == started.runner.depth:
             times.append(started.runner.result(handles.popleft()).times)
             ends.append(time.perf_counter())
@@ -192,7 +192,7 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
 def release(started: Started, sequences: Iterable[int]) -> None:
     """Have the runner forget sequences. A core would tell it with its next step, if it had one."""
     gone = StepPlan(1, (), released=tuple(sequences))
-    started.runner.result(started.runner.submit(gone))
+    started.runner.result(started.runner.start_step(gone))
 
 
 def close(started: Started) -> None:

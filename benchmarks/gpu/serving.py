@@ -42,7 +42,7 @@ def serve(started: Started, requests: list[list[int]], output: int) -> float:
     sampling = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
     begun = time.perf_counter()
     for prompt in requests:
-        core.submit(Submission(), prompt, sampling)
+        core.add_request(Submission(), prompt, sampling)
     for _ in steps(core):
         if core.idle and not core.num_unfinished:
             break
@@ -89,11 +89,11 @@ def gap(started: Started, policy: str, decodes: int, context: int, prefill: int)
     endless = SamplingParams(temperature=0, ignore_eos=True)
     vocab = started.shaped.shape.vocab_size
     for prompt in prompts(decodes, context, vocab):
-        core.submit(Submission(), prompt, endless)
+        core.add_request(Submission(), prompt, endless)
     _until_all_decode(core, decodes)
     idle = _gaps(core, 60)
     first = core.records.total - 1
-    core.submit(
+    core.add_request(
         Submission(request_id="long"),
         prompts(1, prefill, vocab)[0],
         SamplingParams(temperature=0, max_tokens=1, ignore_eos=True),

@@ -60,7 +60,7 @@ def decode(started: Started, made: Grammar, rows: int, structured: int, number: 
         name = str(row)
         if has_structure:
             replies[name] = []
-        core.submit(
+        core.add_request(
             Submission(request_id=name), prompt, sampling, None, made if has_structure else None
         )
     first, decoded = 0, 0

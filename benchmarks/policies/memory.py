@@ -103,7 +103,7 @@ def sample(box: Box, samples: int, prompt: int, output: int, *, fork: bool) -> S
     for number in range(samples):
         source = "0" if fork and number else None
         submission = Submission(request_id=str(number), fork_of=source)
-        core.submit(submission, list(range(prompt)), sampling)
+        core.add_request(submission, list(range(prompt)), sampling)
     blocks = tokens = ended = 0
     while not core.idle:
         done = core.records.total

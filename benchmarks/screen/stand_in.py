@@ -47,11 +47,11 @@ class StandIn:
 
     The device takes one step after the other, each for as long. `result` waits outside the
     interpreter's lock, as cudaEventSynchronize does: one call of the system, to a moment that was
-    known when the step was submitted. In the times of a step, `forward` is this wait, and `sample`
+    known when the step was started. In the times of a step, `forward` is this wait, and `sample`
     is how late its thread went on: what the system and the lock took.
 
     Args:
-        depth: how many steps may be submitted before the first one's result is asked for.
+        depth: how many steps may be started before the first one's result is asked for.
         text: token ids that the sequences repeat, each from a place of its own.
         step_seconds: what a step takes.
     """
@@ -73,7 +73,7 @@ class StandIn:
     def depth(self) -> int:
         return self._depth
 
-    def submit(self, plan: StepPlan) -> _Handle:
+    def start_step(self, plan: StepPlan) -> _Handle:
         """Make the inputs of a step, and have the device begin it when the one before is done."""
         started = time.monotonic()
         for seq in plan.released:

@@ -27,7 +27,7 @@ class KnobRange:
 
     def __str__(self) -> str:
         if self.choices:
-            return "one of " + ", ".join(show_value(c) for c in self.choices)
+            return "one of " + ", ".join(format_value(c) for c in self.choices)
         return self.form or f"from {_number(self.low)} to {_number(self.high)}"
 
 
@@ -99,6 +99,6 @@ def specs_of(knobs: type[Any]) -> tuple[KnobSpec, ...]:
     return tuple(KnobSpec(f.name, **f.metadata) for f in fields(knobs))
 
 
-def show_value(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value for a refusal: shortened, and a switch as in JSON."""
     return str(value).lower() if isinstance(value, bool) else reprlib.repr(value)

@@ -14,8 +14,8 @@ from engine.api.knob_spec import (
     KnobRange,
     KnobSpec,
     KnobValue,
+    format_value,
     knob,
-    show_value,
     specs_of,
 )
 
@@ -290,7 +290,7 @@ def _check(spec: KnobSpec, value: object, allowed: KnobRange) -> KnobValue:
         if not isinstance(default, bool | str) and not isinstance(value, type(default)):
             kind = "a number " if isinstance(default, float) else "an integer "
         raise InvalidConfigError(
-            f"{spec.name} is {show_value(value)}; it must be {kind}{allowed}", spec.name
+            f"{spec.name} is {format_value(value)}; it must be {kind}{allowed}", spec.name
         )
     assert isinstance(value, (bool, int, float, str))
     return float(value) if isinstance(default, float) else value

@@ -179,8 +179,9 @@ class RequestStream:
             num_certain = self._num_certain
         self.num_output_tokens += num_tokens
         text, thinking = "".join(texts), "".join(thoughts)
-        told = tuple(logprobs), thinking, num_certain, tuple(prompt)
-        return Delta(text, num_tokens, finish, *told)
+        return Delta(
+            text, num_tokens, finish, tuple(logprobs), thinking, num_certain, tuple(prompt)
+        )
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is news; False if `timeout` seconds pass without any."""

@@ -93,7 +93,7 @@ class StepRecord:
     """One step of the batch. Times in seconds on the engine's clock.
 
     Attributes:
-        start, begun, end: when its planning began; when its turn came, which is later if the
+        start, turn_start, end: when its planning began; when its turn came, which is later if the
             previous step was still running; and when it was done.
         plan, commit: the scheduling before the step and the bookkeeping after it; `times` has the
             runner's phases.
@@ -126,7 +126,7 @@ class StepRecord:
 
     step: int
     start: float
-    begun: float
+    turn_start: float
     end: float
     plan: float
     commit: float
@@ -167,7 +167,7 @@ class StepRecord:
     @property
     def duration(self) -> float:
         """Seconds of its turn; turns of different steps do not overlap."""
-        return self.end - self.begun
+        return self.end - self.turn_start
 
     @property
     def num_tokens(self) -> int:

@@ -66,9 +66,9 @@ class ToolUse:
     content: str = ""
 
     @staticmethod
-    def load(told: Mapping[str, Any]) -> ToolUse:
+    def load(saved: Mapping[str, Any]) -> ToolUse:
         """Load from the form of `dataclasses.asdict`, or JSON of it."""
-        return ToolUse(tuple(ToolCall(**call) for call in told["calls"]), told["content"])
+        return ToolUse(tuple(ToolCall(**call) for call in saved["calls"]), saved["content"])
 
 
 def json_bytes(value: object) -> int:

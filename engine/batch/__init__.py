@@ -12,8 +12,8 @@ Progress counts from when it is planned: a row that will sample leaves a placeho
 known. The runner of a processor has depth 1, that of a GPU depth 2.
 
 A request for log-probabilities of its prompt (`prompt_logprobs`) uses no prefix of the cache and
-forks nothing, since each position needs the logits of the one before. `num_told` counts the tokens
-that its owner has got: after a preemption they are computed again, and never sent twice. Each chunk
-is sent, packed (`PromptLogprobs`), when its step ends. With `max_tokens` 0 the last row of the
-prompt does not sample, and the request ends with that step.
+forks nothing, since each position needs the logits of the one before. `num_logprobs_sent` counts
+the tokens that its owner has got: after a preemption they are computed again, and never sent twice.
+Each chunk is sent, packed (`PromptLogprobs`), when its step ends. With `max_tokens` 0 the last row
+of the prompt does not sample, and the request ends with that step.
 """

@@ -50,8 +50,8 @@ class Request:
             block that is.
         last_state: hash of the last snapshot of its state that was taken during decoding.
         stop_token_ids: those of `sampling`, as a set, because each output token is looked up in it.
-        num_told: how many prompt tokens' log-probabilities were sent, counting the first token,
-            which has none; 0 unless `sampling` asks for them.
+        num_logprobs_sent: how many prompt tokens' log-probabilities were sent, counting the first
+            token, which has none; 0 unless `sampling` asks for them.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
         num_preemptions: how often it was preempted, whether recomputed or swapped.
         preempted_for: id of the request that needed the blocks at the last preemption; empty if
@@ -88,7 +88,7 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     num_published: int = 0
     last_state: bytes | None = None
-    num_told: int = 0
+    num_logprobs_sent: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     preempted_for: str = ""
@@ -112,9 +112,12 @@ class Request:
         The last known token has to be computed for its logits, and so does each prompt token before
         one whose log-probability has not been sent yet.
         """
-        if self.sampling.prompt_logprobs is None or self.num_told >= self.num_prompt_tokens:
+        if (
+            self.sampling.prompt_logprobs is None
+            or self.num_logprobs_sent >= self.num_prompt_tokens
+        ):
             return self.num_known_tokens - 1
-        return max(self.num_told - 1, 0)
+        return max(self.num_logprobs_sent - 1, 0)
 
     @property
     def max_tokens(self) -> int:
@@ -182,8 +185,8 @@ class NewSequence:
         block_ids: blocks already in its table, from the cache, a copy or the host pool; their
             tokens are computed.
         grammar: the grammar of its output, from the first output token; None if there is none.
-        num_told: how many prompt tokens' log-probabilities were already sent. Rows return those of
-            the tokens behind them, if `sampling.prompt_logprobs` is set.
+        num_logprobs_sent: how many prompt tokens' log-probabilities were already sent. Rows return
+            those of the tokens behind them, if `sampling.prompt_logprobs` is set.
     """
 
     seq: int
@@ -194,7 +197,7 @@ class NewSequence:
     suppressed: tuple[int, ...]
     block_ids: tuple[int, ...]
     grammar: Grammar | None = None
-    num_told: int = 0
+    num_logprobs_sent: int = 0
 
 
 class Row(NamedTuple):
@@ -285,16 +288,16 @@ class StepResult:
 
 
 class Runner(Protocol):
-    """Computes plans in the order in which they are submitted.
+    """Computes plans in the order in which they are started.
 
-    Up to `depth` plans may be submitted before the first result is read. A runner of depth 1
+    Up to `depth` plans may be started before the first result is read. A runner of depth 1
     computes in lockstep; with depth 2, planning overlaps with computing.
     """
 
     @property
     def depth(self) -> int: ...
 
-    def submit(self, plan: StepPlan) -> object:
+    def start_step(self, plan: StepPlan) -> object:
         """Start a step; returns the handle to pass to `result`."""
         ...
 
@@ -302,7 +305,7 @@ class Runner(Protocol):
         """Wait for a step. Raises what the device raised; the step's sequences are then lost.
 
         Raises:
-            DeviceLostError: `submit` raises it too.
+            DeviceLostError: `start_step` raises it too.
         """
         ...
 

@@ -1,16 +1,16 @@
 """The core: plans a step, runs it and commits it, in one thread and with any clock.
 
-docs/a-step.md walks through a step. `EngineCore.step` is synchronous: it plans, submits to the
-runner, takes the result and commits. It reads only the clock that it was given and never sleeps, so
-that the same code runs in the host, the benchmark, the simulator and tests with a scripted runner
-and a virtual clock.
+docs/a-step.md walks through a step. `EngineCore.step` is synchronous: it makes a plan, has
+the runner compute it, and commits the result. It reads only the clock that it was given and never
+sleeps, so that the same code runs in the host, the benchmark, the simulator and tests with a
+scripted runner and a virtual clock.
 
 A step that raises
 ------------------
 
 When a step raises (out of memory, say), its prompts end with the error, because prompts make one
 step larger than the last; requests that are being recomputed count as prompts. The step's decodes,
-and the requests of plans submitted after it, keep their tokens and are recomputed. If the step had
+and the requests of plans started after it, keep their tokens and are recomputed. If the step had
 no prompts, all its requests end. So every failure ends a request, and a broken device cannot loop.
 Blocks that such a step was to copy to host memory are given up and computed again (`failures`).
 

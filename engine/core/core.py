@@ -111,7 +111,7 @@ class EngineCore:
         moments = (self._table.next_deadline, self._scheduler.wake_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
-    def submit(
+    def add_request(
         self,
         submission: Submission,
         token_ids: Sequence[int],
@@ -128,7 +128,7 @@ class EngineCore:
             grammar: the compiled structure of `sampling`, if it has one.
         """
         self._idle = False
-        self._table.submit(submission, token_ids, sampling, arrival, grammar)
+        self._table.add(submission, token_ids, sampling, arrival, grammar)
 
     def abort(self, request_id: str) -> None:
         """End a request with reason `abort`; ignores one that is unknown or has ended."""
@@ -177,7 +177,7 @@ class EngineCore:
         return self.ledger.undo(who, self._clock(), self._scheduler.step, within)
 
     def step(self) -> list[TokenOutput]:
-        """Plan and submit as many steps as the runner accepts, then commit the oldest.
+        """Plan and start as many steps as the runner accepts, then commit the oldest.
 
         Returns new tokens and ends, including those of refused and aborted requests.
 
@@ -255,7 +255,7 @@ class EngineCore:
         self._scheduler.check()
 
     def _plan(self) -> bool:
-        """Plan and submit one step; False if there was nothing to do."""
+        """Plan and start one step; False if there was nothing to do."""
         start = self._clock()
         knobs = self.ledger.knobs
         planned = self._scheduler.plan(knobs, start)
@@ -275,7 +275,7 @@ class EngineCore:
         planned.plan_time = now - start
         self._observer.planned(planned, self._scheduler.books)
         try:
-            planned.handle = self._runner.submit(planned.plan)
+            planned.handle = self._runner.start_step(planned.plan)
         except Exception as error:
             while self._in_flight:  # The steps before this one are sound.
                 self._commit()

@@ -148,7 +148,7 @@ class Observer:
         record = StepRecord(
             step=plan.step,
             start=planned.start,
-            begun=max(planned.start, self._last_end),
+            turn_start=max(planned.start, self._last_end),
             end=now,
             plan=planned.plan_time,
             commit=now - result_at,

@@ -114,7 +114,7 @@ class RequestTable:
         """Clock time at which the next deadline passes, if any."""
         return self._deadlines.next
 
-    def submit(
+    def add(
         self,
         submission: Submission,
         token_ids: Sequence[int],
@@ -242,9 +242,9 @@ class RequestTable:
             if not found.is_finite:
                 # As with a missing token, end the request before the step's blocks are published.
                 self.end(request, FinishReason.ERROR, _FAILURES[NOT_FINITE])
-            elif found.end > request.num_told:
-                new = found.behind(request.num_told)
-                request.num_told = found.end
+            elif found.end > request.num_logprobs_sent:
+                new = found.behind(request.num_logprobs_sent)
+                request.num_logprobs_sent = found.end
                 self.emit(TokenOutput(request.request_id, (), prompt=new))
 
     def emit(self, output: TokenOutput) -> None:

@@ -86,7 +86,7 @@ def drive(
             submission = Submission(
                 request_id=task.request_id, origin=task.origin, priority=task.priority
             )
-            core.submit(submission, task.prompt_token_ids, task.sampling, start + task.arrival)
+            core.add_request(submission, task.prompt_token_ids, task.sampling, start + task.arrival)
         outputs = core.step()
         now = clock()
         for output in outputs:

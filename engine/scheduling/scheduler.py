@@ -455,5 +455,5 @@ def _new_sequence(request: Request, row: Row) -> NewSequence:
         suppressed=tuple(eos | request.stop_token_ids),
         block_ids=tuple(request.block_table[: len(request.block_table) - len(row.new_blocks)]),
         grammar=request.grammar,
-        num_told=request.num_told,
+        num_logprobs_sent=request.num_logprobs_sent,
     )

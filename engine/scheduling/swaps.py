@@ -85,8 +85,8 @@ class Swaps:
             self._note(knobs, "recompute", "too few steps were measured yet")
             return False
         copying, computing = seconds
-        told = f"{_ms(copying)} ms to swap the last victim, {_ms(computing)} ms to recompute it"
-        self._note(knobs, "swap" if copying < computing else "recompute", told)
+        costs = f"{_ms(copying)} ms to swap the last victim, {_ms(computing)} ms to recompute it"
+        self._note(knobs, "swap" if copying < computing else "recompute", costs)
         return copying < computing
 
     def _note(self, knobs: Knobs, way: str, why: str) -> None:

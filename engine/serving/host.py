@@ -77,7 +77,7 @@ class EngineHost:
         self._watch = Watch(clock)
         self._step_since: float | None = None
         self._step_limit = 0.0
-        self._told_at = clock()
+        self._status_since = clock()
         self._mailbox: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._status = EngineStatus(EnginePhase.EMPTY)
         self._status_lock = threading.Lock()
@@ -111,11 +111,11 @@ class EngineHost:
         self._text.set_priority(request_id, priority)
 
     def status(self) -> EngineStatus:
-        status, told_at = self._status, self._told_at
+        status, status_since = self._status, self._status_since
         # Always read all of them, because the watch only counts time during which it is read often.
         text = self._watch.seconds(self._text.busy_since)
         step = self._watch.seconds(self._step_since)
-        silent = self._watch.seconds(told_at)
+        silent = self._watch.seconds(status_since)
         if status.has_crashed:
             return status
         if text > TEXT_SECONDS:
@@ -251,7 +251,7 @@ class EngineHost:
         """Publish a status. The status of a crash is never replaced."""
         with self._status_lock:
             if not self._status.has_crashed:
-                self._told_at = self._clock()
+                self._status_since = self._clock()
                 self._status = status
 
     def _say_crashed(self, error: EngineError) -> None:

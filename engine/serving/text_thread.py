@@ -100,7 +100,7 @@ class TextThread:
     def submit(self, submission: Submission, stream: RequestStream) -> None:
         """Accept a request; a refusal comes through the stream."""
         pending = Pending(submission, stream, self._clock())
-        if not self._post(partial(self._submit, pending)):
+        if not self._post(partial(self._dispatch, pending)):
             assert self._closed is not None
             pending.refuse(self._closed)
 
@@ -228,7 +228,7 @@ class TextThread:
         if self._processor is not None:
             self._processor.close_all(error.info())
 
-    def _submit(self, pending: Pending) -> None:
+    def _dispatch(self, pending: Pending) -> None:
         submission = pending.submission
         name = submission.request_id
         # A request may still run on the old model while new ones wait for the next.
@@ -327,7 +327,9 @@ class TextThread:
             repeats_partial=submission.repeats_partial,
         )
         arrival, grammar = pending.arrival, encoded.grammar
-        self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival, grammar))
+        self._forward(
+            lambda core: core.add_request(submission, token_ids, sampling, arrival, grammar)
+        )
 
     def _abort(self, request_id: str) -> None:
         pending = self._pending.pop(request_id, None) or self._encoding.pop(request_id, None)

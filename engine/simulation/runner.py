@@ -25,11 +25,11 @@ class _Handle:
 class SimulatedRunner:
     """An `engine.batch.plan.RepeatingRunner` that samples `EOS` as soon as `min_tokens` allows it.
 
-    The device computes one step after the other. A step begins when it is submitted, or when the
+    The device computes one step after the other. A step begins when it is started, or when the
     previous step has ended. The clock advances only in `result`.
 
     Args:
-        depth: steps that may be submitted before the first result is read.
+        depth: steps that may be started before the first result is read.
     """
 
     def __init__(self, clock: VirtualClock, cost: CostModel, depth: int = 1) -> None:
@@ -44,7 +44,7 @@ class SimulatedRunner:
     def depth(self) -> int:
         return self._depth
 
-    def submit(self, plan: StepPlan) -> _Handle:
+    def start_step(self, plan: StepPlan) -> _Handle:
         seconds = self._cost.seconds(plan)
         self._free_at = max(self._free_at, self._clock()) + seconds
         return _Handle(plan, seconds, self._free_at)

@@ -40,7 +40,7 @@ def build(
 
     Args:
         name: the model's name, for display.
-        depth: steps that may be submitted before the first result is read
+        depth: steps that may be started before the first result is read
             (`engine.batch.plan.Runner`).
 
     Raises:

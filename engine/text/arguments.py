@@ -30,11 +30,11 @@ def map_texts(value: object, change: Callable[[str], str]) -> object:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        told: dict[str, object] = {}
+        renamed: dict[str, object] = {}
         for number, (key, entry) in enumerate(value.items()):
             name = change(str(key))
-            told[name if name not in told else f"{name}{number}"] = map_texts(entry, change)
-        return told
+            renamed[name if name not in renamed else f"{name}{number}"] = map_texts(entry, change)
+        return renamed
     if isinstance(value, (list, tuple)):
         return [map_texts(entry, change) for entry in value]
     return value

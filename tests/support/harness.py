@@ -233,7 +233,7 @@ class CoreHarness:
         params = SamplingParams(**(sampling | options))  # type: ignore[arg-type]
         self._prompts[name] = list(prompt), params
         submission = Submission(request_id=name, **routed)  # type: ignore[arg-type]
-        self.core.submit(submission, prompt, params, arrival)  # type: ignore[arg-type]
+        self.core.add_request(submission, prompt, params, arrival)  # type: ignore[arg-type]
 
     def stop(self, name: str, num_output_tokens: int) -> None:
         """What the text side does when a stop string ended in this output token."""

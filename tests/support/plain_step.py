@@ -35,7 +35,7 @@ def files_of_a_plain_step() -> set[str]:
     """
     core = CoreHarness().core
     sampling = SamplingParams(max_tokens=4, temperature=0.0)
-    core.submit(Submission(request_id="plain"), [1, 2, 3, 4, 5], sampling)
+    core.add_request(Submission(request_id="plain"), [1, 2, 3, 4, 5], sampling)
     modules: set[str] = set()
 
     def note(frame: FrameType, event: str, _arg: object) -> None:

@@ -347,7 +347,7 @@ class ScriptedEngine:
         request_id = chat.submission.request_id
         self._chats.setdefault(request_id, chat)
         before, scripts = core.num_unfinished, self._runner.scripts
-        core.submit(chat.submission, chat.prompt, chat.sampling, chat.arrival)
+        core.add_request(chat.submission, chat.prompt, chat.sampling, chat.arrival)
         if core.num_unfinished > before:  # The core counts from 1 those that it did not refuse.
             scripts[len(scripts) + 1] = chat.script
         self._deliver(core)

@@ -71,7 +71,7 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class _InFlight:
-    """A submitted plan: the blocks that it reads, and the slots that it writes."""
+    """A started plan: the blocks that it reads, and the slots that it writes."""
 
     plan: StepPlan
     reads: frozenset[int]
@@ -90,12 +90,12 @@ class ScriptedRunner:
         depth: plans that may be in flight.
         keeps_states: whether each sequence has a state, which is the tokens that went into it.
         fail_steps: step numbers whose result raises.
-        fail_submits: step numbers whose submission raises.
+        fail_starts: step numbers whose start raises.
         failure: what they raise.
         nan_seqs: sequences whose logits are not finite.
         on_step: called before a step is computed.
         scripts: what to sample, by sequence; others get what the model of the tests gives.
-        plans: all that were submitted.
+        plans: all that were started.
         violations: what was wrong with them; the core takes an exception for a device's.
     """
 
@@ -105,7 +105,7 @@ class ScriptedRunner:
     clock: VirtualClock | None = None
     seconds_per_step: float = 0.01
     fail_steps: set[int] = field(default_factory=set)
-    fail_submits: set[int] = field(default_factory=set)
+    fail_starts: set[int] = field(default_factory=set)
     failure: Exception = field(default_factory=lambda: MemoryError("scripted failure"))
     nan_seqs: set[int] = field(default_factory=set)
     on_step: Callable[[StepPlan], None] | None = None
@@ -128,7 +128,7 @@ class ScriptedRunner:
         self._refused: list[StepPlan] = []
         self._tables: dict[int, list[int]] = {}
 
-    def submit(self, plan: StepPlan) -> object:
+    def start_step(self, plan: StepPlan) -> object:
         self._require(len(self._queue) < self.depth, "more plans in flight than the runner takes")
         self._require(plan.rows, "an empty step")
         self._require(plan.num_tokens <= self.config.max_num_batched_tokens, "too many tokens")
@@ -145,7 +145,7 @@ class ScriptedRunner:
         )
         self.plans.append(plan)
         self._queue.append(self._look_ahead(plan))
-        if plan.step in self.fail_submits:
+        if plan.step in self.fail_starts:
             self._refused.append(self._queue.pop().plan)
             raise self.failure.with_traceback(None)
         return plan.step
@@ -313,10 +313,12 @@ class ScriptedRunner:
         new = self._sequences[row.seq].new
         end = min(row.start + row.count + 1, new.num_prompt_tokens)
         count = new.sampling.prompt_logprobs
-        if count is None or row.start >= new.num_prompt_tokens or end <= new.num_told:
+        if count is None or row.start >= new.num_prompt_tokens or end <= new.num_logprobs_sent:
             return None
-        first = max(row.start + 1, new.num_told)
-        self._require(first == max(new.num_told, 1) or first == row.start + 1, "some are left out")
+        first = max(row.start + 1, new.num_logprobs_sent)
+        self._require(
+            first == max(new.num_logprobs_sent, 1) or first == row.start + 1, "some are left out"
+        )
         found = scripted_prompt(new.token_ids[first:end], first, count)
         return replace(found, is_finite=row.seq not in self.nan_seqs)
 

@@ -192,7 +192,7 @@ def record(step: int, **changes: object) -> StepRecord:
     base = StepRecord(
         step=step,
         start=step * 0.012,
-        begun=step * 0.012,
+        turn_start=step * 0.012,
         end=step * 0.012 + 0.0118,
         plan=0.0004,
         commit=0.0001,

@@ -81,7 +81,7 @@ class Loaded(Batchdeck):
 
     def _score(self, window: Sequence[int]) -> float:
         sampling = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0)
-        self._core.submit(Submission(request_id="score"), window, sampling)
+        self._core.add_request(Submission(request_id="score"), window, sampling)
         total, count = 0.0, 0
         while True:
             for output in self._core.step():

@@ -95,7 +95,7 @@ class Batchdeck:
 
     def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
         sampling = SamplingParams(temperature=0.0, max_tokens=output_tokens)
-        self._core.submit(Submission(request_id=str(index)), prompt, sampling)
+        self._core.add_request(Submission(request_id=str(index)), prompt, sampling)
 
     def step(self) -> Iterator[tuple[int, int]]:
         outputs = self._core.step()

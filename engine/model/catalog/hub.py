@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from engine.api.errors import ModelError
 from engine.model.files.meter import Meter
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.serving.loading import Progress
 
 # Only files of the top folder, because copies of the weights in other formats are in folders below
@@ -40,7 +40,7 @@ def download(hub_id: str, progress: Progress) -> Path:
     free = shutil.disk_usage(cache).free
     if lacking > free:
         raise ModelError(
-            f"{hub_id} needs {show_bytes(lacking)} on disk; {cache} has {show_bytes(free)} free"
+            f"{hub_id} needs {format_bytes(lacking)} on disk; {cache} has {format_bytes(free)} free"
         )
     meter = Meter(f"downloading {hub_id}", lacking, progress)
 

@@ -220,12 +220,12 @@ class Registry:
         if _HUB_ID.fullmatch(model):
             return ModelEntry(name=model.rpartition("/")[2], hub_id=model)
         raise ModelError(
-            f"model {model!r} is unknown; {self._told(model)}, and a folder or a hub id as "
-            "owner/name is allowed",
+            f"model {model!r} is unknown; {self._names_close_to(model)}, and a folder or a hub id "
+            "as owner/name is allowed",
             "model",
         )
 
-    def _told(self, model: str) -> str:
+    def _names_close_to(self, model: str) -> str:
         """A clause with the names closest to an unknown one, or with all if none is close."""
         wanted = model.lower()
         close = [name for name in self.entries if name.startswith(wanted)]

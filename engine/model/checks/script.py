@@ -122,10 +122,10 @@ def _taking_over(writer: _Writer, shared: Mapping[int, tuple[int, int]]) -> None
     over = "in going on from a prefix of another sequence"
     for seq in (1, 0, 2):
         writer.end(seq)
-    writer.take_over(6, *shared[6], snapshot=0)
+    writer.start_from(6, *shared[6], snapshot=0)
     writer.step(over, (3, 1), (5, 1), (4, 1), (6, 3))
     writer.end(3)
-    writer.take_over(7, *shared[7], snapshot=1)
+    writer.start_from(7, *shared[7], snapshot=1)
     writer.step(over, (7, 1), (6, 1), (4, 1))
     writer.end(4)
     place = "in the place of a sequence that has ended"
@@ -196,7 +196,7 @@ class _Writer:
         self._new, self._released, self._restores = [], [], []
         self._steps.append(ScriptedStep(plan, (situation,) * len(plan_rows)))
 
-    def take_over(self, seq: int, source: int, num_tokens: int, snapshot: int) -> None:
+    def start_from(self, seq: int, source: int, num_tokens: int, snapshot: int) -> None:
         """Start a sequence with the blocks of another one's prefix, and its state there."""
         blocks = self._tables[source][: num_tokens // self._block_size]
         self._shared.update(blocks)

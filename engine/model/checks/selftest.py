@@ -53,8 +53,8 @@ def play(
     findings = []
     for plan, situations in script.steps:
         rows = zip(plan.rows, situations, strict=True)
-        told = [(row, situation) for row, situation in rows if row.samples]
-        for got, (row, situation) in zip(runner.logits(plan), told, strict=True):
+        sampling = [(row, situation) for row, situation in rows if row.samples]
+        for got, (row, situation) in zip(runner.logits(plan), sampling, strict=True):
             own = expected[row.seq, row.start + row.count - 1]
             findings.append(Finding(situation, _difference(got, own)))
     runner.close()

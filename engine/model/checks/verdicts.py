@@ -86,7 +86,7 @@ def find(key: str) -> Verdict | None:
         return None
 
 
-def keep(key: str, verdict: Verdict) -> None:
+def store(key: str, verdict: Verdict) -> None:
     """Store a verdict. The oldest ones are removed when all take more than a gigabyte."""
     if not kept.KEPT:
         return

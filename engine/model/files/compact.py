@@ -207,7 +207,7 @@ class CompactWeights:
                 ]
         return True
 
-    def keep(self, module: nn.Module) -> None:
+    def unpack_module(self, module: nn.Module) -> None:
         """Make the parameters of a module and its submodules ordinary ones from now on."""
         for one in module.modules():
             for hook in self._hooks.pop(one, ()):

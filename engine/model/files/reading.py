@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.api.errors import ModelError
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 
 # Size limits. The longest default configuration of transformers 5.23's language models has 8 kB,
 # and the index of a mixture of 61 layers of 256 experts, three matrices each, 4 MB: 91 bytes for
@@ -57,7 +57,7 @@ def check_file(path: Path, most: int | None = None) -> int:
         kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
         raise ModelError(f"{path} is {kind}; only regular files are read")
     if most is not None and found.st_size > most:
-        raise _too_large(path, show_bytes(found.st_size), most)
+        raise _too_large(path, format_bytes(found.st_size), most)
     return found.st_size
 
 
@@ -109,4 +109,4 @@ def parse_json(data: bytes) -> Any:
 
 
 def _too_large(path: Path, has: str, most: int) -> ModelError:
-    return ModelError(f"{path} has {has}; at most {show_bytes(most)} are allowed")
+    return ModelError(f"{path} has {has}; at most {format_bytes(most)} are allowed")

@@ -1,9 +1,9 @@
-"""show_bytes: formats a size for people."""
+"""format_bytes: formats a size for people."""
 
 from __future__ import annotations
 
 
-def show_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a size for people."""
     if count >= 1 << 30:
         return f"{count / (1 << 30):.2f} GiB"

@@ -135,7 +135,7 @@ def decode_alone(
         samples = start + 1 < envelope.max_model_len
         row = Row(0, start, 1, () if slot else (block,), samples, start == 0)
         plan = StepPlan(start + 1, (row,), new=() if start else (first,))
-        started.append(runner.submit(plan))
+        started.append(runner.start_step(plan))
         if len(started) == runner.depth:
             results.append(runner.result(started.popleft()))
     results += map(runner.result, started)

@@ -183,8 +183,8 @@ class GpuRunner:
 
         self._stream.enqueue(work).wait()
 
-    def submit(self, plan: StepPlan) -> _Handle:
-        """Start a step; see `Runner.submit`."""
+    def start_step(self, plan: StepPlan) -> _Handle:
+        """Start a step; see `Runner.start_step`."""
         with noticing_loss(self._device):
             return self._submit(plan)
 
@@ -255,7 +255,7 @@ class GpuRunner:
             self._bind(self._unread[0])
         logprobs = handle.logprobs[0].of(tokens) if handle.logprobs else ()
         times = PhaseTimes(handle.prepare, seconds, perf_counter() - waited, mask)
-        prompts = handle.prompts[0].told() if handle.prompts else ()
+        prompts = handle.prompts[0].to_results() if handle.prompts else ()
         return StepResult(tuple(tokens.tolist()), times, logprobs, prompts)
 
     def close(self) -> None:
@@ -273,7 +273,7 @@ class GpuRunner:
         if step is None or bound is None:
             return
         try:
-            allowed = self._sampler.masks.take(step.sampling.tolist())
+            allowed = self._sampler.masks.collect(step.sampling.tolist())
 
             def work() -> None:
                 if allowed is not None:

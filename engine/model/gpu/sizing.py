@@ -17,7 +17,7 @@ import torch
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.cache.host import SWAP_BYTES
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.ladder import ladder
 from engine.model.machine.memory import PoolBounds
@@ -108,14 +108,15 @@ def sized(
     logger.info(
         "%s, measured: buffers %s, largest step %s, CUDA graphs %s, left for the KV pool %s",
         name,
-        *map(show_bytes, (kept, step, graphs, spare)),
+        *map(format_bytes, (kept, step, graphs, spare)),
     )
     if num_blocks < bounds.least:
         raise ModelError(
-            f"{name} does not fit on {envelope.device}: of {show_bytes(budget)} left beside its "
-            f"weights, buffers take {show_bytes(kept)}, the largest step {show_bytes(step)}, CUDA "
-            f"graphs {show_bytes(graphs)} and a cache of {bounds.least * envelope.block_size} "
-            f"tokens {show_bytes(bounds.least * bounds.block_bytes)}; lower max_num_seqs, "
+            f"{name} does not fit on {envelope.device}: of {format_bytes(budget)} left beside its "
+            f"weights, buffers take {format_bytes(kept)}, the largest step {format_bytes(step)}, "
+            f"CUDA graphs {format_bytes(graphs)} and a cache of "
+            f"{bounds.least * envelope.block_size} tokens "
+            f"{format_bytes(bounds.least * bounds.block_bytes)}; lower max_num_seqs, "
             "max_num_batched_tokens, max_model_len or the pool"
         )
     length = min(envelope.max_model_len, num_blocks * envelope.block_size)

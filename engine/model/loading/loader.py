@@ -44,7 +44,7 @@ from engine.model.files.folder import (
     read_vocabulary,
 )
 from engine.model.files.meter import Meter
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.files.tokenizer import FolderTokenizer
 from engine.model.loading import packed
 from engine.model.loading.packed import MappedWeights
@@ -329,7 +329,11 @@ def _find_planned(plan: Plan, sample: Sample, encoder: Encoder, progress: Progre
             # them the model.
             reason, wrong = str(error), error.wrong
         else:
-            return found if known is not None or quantize != "none" else _keep(found, key, apart)
+            return (
+                found
+                if known is not None or quantize != "none"
+                else _store_findings(found, key, apart)
+            )
         # This runs outside the except block, where the error no longer keeps the model.
         gc.collect()
         if not wrong:
@@ -388,9 +392,9 @@ def _settle(plan: Plan, forward: Forward, coding: Coding, coded: Coded | None) -
             "%s is quantized by %s on disk, %s; it is served in %s, %s",
             source.entry.name,
             source.method,
-            show_bytes(source.checkpoint.num_bytes),
+            format_bytes(source.checkpoint.num_bytes),
             f"{dtype} and codes" if coding.packed_as else dtype,
-            show_bytes(plan.needs.served_bytes),
+            format_bytes(plan.needs.served_bytes),
         )
     return plan
 
@@ -459,14 +463,14 @@ def _key(plan: Plan, *facts: object) -> str:
     )
 
 
-def _keep(found: _Found, key: str, apart: Sequence[Wrong]) -> _Found:
+def _store_findings(found: _Found, key: str, apart: Sequence[Wrong]) -> _Found:
     """Store the findings of the checks for the next loading. Quantized weights are compared with
     the originals each time.
     """
     forward = found.forward
     if not isinstance(forward, ProgramForward):
         return found
-    verdicts.keep(key, Verdict(tuple(apart), found.coding.loss, forward.saved))
+    verdicts.store(key, Verdict(tuple(apart), found.coding.loss, forward.saved))
     is_saved, forward.saved = forward.saved is not None, None
     path = _packed_path(found.plan, apart)
     if not is_saved or packed.find(path) is not None:
@@ -483,7 +487,7 @@ def _with_later(
     pieces, forward.pieces = forward.pieces, ()
     if mapped is not None:
         return replace(found, later=mapped.unmap)
-    return replace(found, later=partial(packed.keep, path, pieces)) if kept.KEPT else found
+    return replace(found, later=partial(packed.store, path, pieces)) if kept.KEPT else found
 
 
 def _packed_path(plan: Plan, apart: Sequence[Wrong]) -> Path:
@@ -709,8 +713,8 @@ def _telling_of_memory(name: str, device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ModelError(
-            f"{device} ran out of memory while {name} was loaded, with {show_bytes(before)} free "
-            f"before and {show_bytes(free_memory(device))} now"
+            f"{device} ran out of memory while {name} was loaded, with {format_bytes(before)} free "
+            f"before and {format_bytes(free_memory(device))} now"
         ) from error
 
 

@@ -183,7 +183,7 @@ def find(path: Path) -> PackedFile | None:
     return found
 
 
-def keep(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bool]) -> None:
+def store(path: Path, pieces: Sequence[Tensor | None], is_wanted: Callable[[], bool]) -> None:
     """Store the pieces of a model's arena, if there is space; blocks. Files of other builds are
     removed.
 

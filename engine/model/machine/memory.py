@@ -12,7 +12,7 @@ from engine.api.errors import InvalidConfigError, ModelError
 from engine.api.knobs import Knobs
 from engine.batch.shape import ModelShape
 from engine.cache.host import SWAP_BYTES
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 
 # The share of the free memory for a model. A host's is shared with other programs; a GPU in a GPU
 # box is ours.
@@ -180,9 +180,9 @@ def plan_memory(
         spare = (budget - uses.serving(length, 0)) // uses.block_bytes
         num_blocks = max(_blocks(length), min(most, spare))
     if uses.total(length, num_blocks) > budget:
-        room = f"of {show_bytes(free)} free, {show_bytes(budget)} may be used"
-        told = uses.told(length, num_blocks)
-        raise ModelError(f"{needs.name} does not fit on {device}: {told}; {room}")
+        room = f"of {format_bytes(free)} free, {format_bytes(budget)} may be used"
+        parts = uses.breakdown(length, num_blocks)
+        raise ModelError(f"{needs.name} does not fit on {device}: {parts}; {room}")
     if request.swap_memory is None:
         host_blocks = min(host_blocks, num_blocks)
     return EngineConfig(
@@ -236,23 +236,23 @@ class _Uses:
         """The most at any time. There is no pool yet during loading."""
         return max(self.loading(length), self.serving(length, num_blocks))
 
-    def told(self, length: int, num_blocks: int) -> str:
+    def breakdown(self, length: int, num_blocks: int) -> str:
         """A clause that breaks the total down."""
         needed, weights = self.total(length, num_blocks), self.needs.loading_bytes
-        others = f", swapping {show_bytes(self.swap_bytes)}" if self.swap_bytes else ""
+        others = f", swapping {format_bytes(self.swap_bytes)}" if self.swap_bytes else ""
         if self.state_bytes:
             whose = f"{self.seqs} sequences and {self.num_snapshots} prefixes"
-            others += f", states of {whose} {show_bytes(self.state_bytes)}"
+            others += f", states of {whose} {format_bytes(self.state_bytes)}"
         if needed == self.loading(length):
-            parts = f" and {show_bytes(needed - weights)} to load them"
+            parts = f" and {format_bytes(needed - weights)} to load them"
         else:
             weights = self.needs.served_bytes
             step = self.serving(length, 0) - weights - self.state_bytes - self.swap_bytes
             parts = (
-                f", largest step {show_bytes(step)}{others} and a cache of "
-                f"{num_blocks * BLOCK_SIZE} tokens {show_bytes(num_blocks * self.block_bytes)}"
+                f", largest step {format_bytes(step)}{others} and a cache of "
+                f"{num_blocks * BLOCK_SIZE} tokens {format_bytes(num_blocks * self.block_bytes)}"
             )
-        return f"weights {show_bytes(weights)}{parts} make {show_bytes(needed)}"
+        return f"weights {format_bytes(weights)}{parts} make {format_bytes(needed)}"
 
     def _largest(self, length: int) -> LargestStep:
         return LargestStep(seqs=self.seqs, tokens=self.tokens, longest=length)
@@ -303,8 +303,8 @@ def _host_blocks(request: LoadRequest, block_bytes: int, device: str, host_free:
         )
     if device != "cpu" and stated > host_free:
         raise ModelError(
-            f"swap_memory takes {show_bytes(stated)} of host memory, of which "
-            f"{show_bytes(host_free)} are free"
+            f"swap_memory takes {format_bytes(stated)} of host memory, of which "
+            f"{format_bytes(host_free)} are free"
         )
     return stated // block_bytes
 

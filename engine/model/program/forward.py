@@ -245,9 +245,9 @@ def make_program(
     modules = [module for one in replays for module in one.modules]
     if compact is not None:
         for module in modules:
-            compact.keep(module)
+            compact.unpack_module(module)
     if states is not None:
-        states.take_over(set(modules) & set(states.found))
+        states.wrap(set(modules) & set(states.found))
     parameters = list(model.parameters())
     forward, dtype = _built(graph, parameters, config, shape, states, coded, apart)
     del parameters

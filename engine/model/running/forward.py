@@ -31,7 +31,7 @@ from engine.model.state.cache import StateCache
 from engine.model.state.modules import StateModules, find_states
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
-from engine.model.tracing.latents import take_expansions
+from engine.model.tracing.latents import extract_expansions
 from engine.model.tracing.unofficial import attention_in_force
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class ModuleForward:
         self._backend = backend
         self._states = states
         if states is not None:
-            states.take_over(states.found)
+            states.wrap(states.found)
         self._parts: tuple[KVStorage, ...] = ()
         layers = range(shape.num_layers) if states is None else states.layers
         self._places = dict(zip(layers, places(shape), strict=True))
@@ -289,7 +289,7 @@ def make_forward(
     """
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(*cache_shapes(config, shape))
-    expansions = take_expansions(model) if shape.has_latents else None
+    expansions = extract_expansions(model) if shape.has_latents else None
     states = find_states(model, shape, config.max_num_seqs, config.num_snapshots)
     by_modules = _why_modules(backend, config, shape, states)
     if by_modules:
@@ -339,7 +339,7 @@ def _be_plain(model: PreTrainedModel, config: EngineConfig, coded: Coded | None)
             f"{config.dtype}"
         )
     if coded is not None:
-        coded.compact.keep(model)
+        coded.compact.unpack_module(model)
 
 
 def _attention(backend: str) -> AttentionBackend:

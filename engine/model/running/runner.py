@@ -41,7 +41,7 @@ class _Handle:
 class TorchRunner:
     """A `Runner` (`engine.batch.plan`) that computes one step at a time.
 
-    The forward pass runs in `submit`, and sampling in `result`.
+    The forward pass runs in `start_step`, and sampling in `result`.
 
     Args:
         forward: the model's forward pass. From now on only this runner may use it, because it
@@ -74,7 +74,7 @@ class TorchRunner:
     def depth(self) -> int:
         return 1
 
-    def submit(self, plan: StepPlan) -> _Handle:
+    def start_step(self, plan: StepPlan) -> _Handle:
         """Start a step: apply the plan's sequences and blocks, and run the forward pass."""
         with noticing_loss(self._device):
             return self._start(plan)
@@ -101,7 +101,7 @@ class TorchRunner:
             sample=perf_counter() - computed - sampled.waited,
             mask=sampled.waited,
         )
-        prompts = () if handle.prompts is None else handle.prompts.told()
+        prompts = () if handle.prompts is None else handle.prompts.to_results()
         return StepResult(tuple(sampled.token_ids.tolist()), times, sampled.logprobs, prompts)
 
     def logits(self, plan: StepPlan) -> Tensor:

@@ -51,7 +51,7 @@ def groups_of(
     return groups
 
 
-def take(value: Any, tokens: Tensor, total: int) -> Any:
+def gather(value: Any, tokens: Tensor, total: int) -> Any:
     """The part of a module's argument for some tokens of a packed step of `total`.
 
     This applies to tensors of [1, total, ...], also within tuples. Other arguments are for all
@@ -61,11 +61,11 @@ def take(value: Any, tokens: Tensor, total: int) -> Any:
         packed = value.ndim >= 2 and value.shape[:2] == (1, total)
         return value[0][tokens] if packed else value
     if isinstance(value, (tuple, list)):
-        return type(value)(take(one, tokens, total) for one in value)
+        return type(value)(gather(one, tokens, total) for one in value)
     return value
 
 
-def put(whole: Any, part: Any, tokens: Tensor, total: int) -> Any:
+def scatter(whole: Any, part: Any, tokens: Tensor, total: int) -> Any:
     """Write `part`, a module's output for some tokens, into its output for a packed step.
 
     Args:
@@ -81,5 +81,5 @@ def put(whole: Any, part: Any, tokens: Tensor, total: int) -> Any:
         return whole
     if isinstance(part, (tuple, list)):
         parts = whole or (None,) * len(part)
-        return tuple(put(one, new, tokens, total) for one, new in zip(parts, part, strict=True))
+        return tuple(scatter(one, new, tokens, total) for one, new in zip(parts, part, strict=True))
     return whole

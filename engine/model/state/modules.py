@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from engine.batch.shape import ModelShape
 from engine.model.attention.batch import PackedRows
 from engine.model.state.cache import StateCache
-from engine.model.state.groups import Group, groups_of, put, take
+from engine.model.state.groups import Group, gather, groups_of, scatter
 from engine.model.state.probe import cache_argument, probe
 from engine.model.state.slots import StateSlots
 
@@ -59,7 +59,7 @@ class StateModules:
         self.slots = StateSlots(max_num_seqs + num_snapshots)
         self._cache = StateCache(self.slots)
         self._groups: list[Group] = []
-        self._computes = False  # whether any module was taken over
+        self._computes = False  # whether any module is wrapped
         self._total = 0
         self._probed = StateSlots(1)
         cache = StateCache(self._probed)
@@ -71,7 +71,7 @@ class StateModules:
         self.arguments: dict[str, Any] = {cache_argument(model): self._cache}
         self.layers = found.layers
 
-    def take_over(self, modules: Iterable[nn.Module]) -> None:
+    def wrap(self, modules: Iterable[nn.Module]) -> None:
         """Make these modules compute the rows that `begin` sets, from now on."""
         restarting: set[str] = set()
         for module in modules:
@@ -109,10 +109,10 @@ class StateModules:
                 for one in group.tokenwise() if goes_on else (group,):
                     with self._cache.computing(one.sequences):
                         part = forward(
-                            *(take(value, one.tokens, total) for value in args),
-                            **{k: take(value, one.tokens, total) for k, value in kwargs.items()},
+                            *(gather(value, one.tokens, total) for value in args),
+                            **{k: gather(value, one.tokens, total) for k, value in kwargs.items()},
                         )
-                    output = put(output, part, one.tokens, total)
+                    output = scatter(output, part, one.tokens, total)
             return output
 
         return of_step

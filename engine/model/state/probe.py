@@ -16,7 +16,7 @@ from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
 from engine.model.state.cache import Sequences, StateCache
-from engine.model.state.groups import put, take
+from engine.model.state.groups import gather, scatter
 
 # Tokens of the probe, and where they are cut in two. A convolution reaches over the cut.
 _NUM_TOKENS = 9
@@ -104,10 +104,10 @@ def _goes_on(
             tokens = torch.arange(first, last, device=model.device)[None]
             with cache.computing(Sequences(slots, are_new=first == 0)):
                 part = module(
-                    *(take(one, tokens, _NUM_TOKENS) for one in args),
-                    **{name: take(one, tokens, _NUM_TOKENS) for name, one in kwargs.items()},
+                    *(gather(one, tokens, _NUM_TOKENS) for one in args),
+                    **{name: gather(one, tokens, _NUM_TOKENS) for name, one in kwargs.items()},
                 )
-            whole = put(whole, part, tokens, _NUM_TOKENS)
+            whole = scatter(whole, part, tokens, _NUM_TOKENS)
         found = whole[0] if isinstance(whole, tuple) else whole
         return cast(Tensor, found).float()
 

@@ -107,7 +107,7 @@ class Masks:
         some = self._structured
         return [row for row, at in enumerate(index) if at in some] if some else []
 
-    def take(self, index: Sequence[int]) -> Allowed | None:
+    def collect(self, index: Sequence[int]) -> Allowed | None:
         """Wait for the masks of a step's rows. None if no row has a structure.
 
         Args:

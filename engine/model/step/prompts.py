@@ -33,12 +33,12 @@ class _Asking(NamedTuple):
     Attributes:
         number: how many of the likeliest tokens to return.
         length: tokens of the prompt.
-        told: see `NewSequence.num_told`.
+        num_sent: see `NewSequence.num_logprobs_sent`.
     """
 
     number: int
     length: int
-    told: int
+    num_sent: int
 
 
 class _Stretch(NamedTuple):
@@ -67,8 +67,8 @@ class Prompts:
     def add(self, index: int, new: NewSequence) -> None:
         """Add a sequence."""
         number, length = new.sampling.prompt_logprobs, new.num_prompt_tokens
-        if number is not None and new.num_told < length:
-            self._asking[index] = _Asking(number, length, new.num_told)
+        if number is not None and new.num_logprobs_sent < length:
+            self._asking[index] = _Asking(number, length, new.num_logprobs_sent)
 
     def remove(self, index: int) -> None:
         """Remove the sequence at this index."""
@@ -91,8 +91,8 @@ class Prompts:
             if asking is None:
                 continue
             end = min(row.start + row.count + 1, asking.length)
-            if end > asking.told:
-                first = max(row.start + 1, asking.told)
+            if end > asking.num_sent:
+                first = max(row.start + 1, asking.num_sent)
                 stretches.append(_Stretch(at, first, end - first, asking.number))
                 # A token's logits come from the token before it.
                 shift = begin_of[index] - row.start - 1
@@ -148,7 +148,7 @@ class FoundPrompts:
     asked: AskedPrompts
     columns: Sequence[Tensor]
 
-    def told(self) -> tuple[tuple[int, PromptLogprobs], ...]:
+    def to_results(self) -> tuple[tuple[int, PromptLogprobs], ...]:
         """In the form of `StepResult.prompts`. The device must have got that far."""
         empty = np.empty((0, 0), np.float32)
         columns = [column.numpy() for column in self.columns] or [empty] * 4

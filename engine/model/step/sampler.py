@@ -145,7 +145,7 @@ class Sampler:
         positions = lengths - self._num_prompt_tokens[index]
         if waiting := _of_rows(self._suppressed, rows):
             self._suppress(logits, positions, waiting)
-        allowed = self._masks.take(rows)
+        allowed = self._masks.collect(rows)
         if allowed is not None:
             self._bind(logits, allowed)
 

@@ -69,7 +69,7 @@ class NotingCache(StateCache):
 
 
 @torch.inference_mode()
-def take_expansions(model: PreTrainedModel) -> dict[int, Expansion]:
+def extract_expansions(model: PreTrainedModel) -> dict[int, Expansion]:
     """Determine what layers compute from latents, and disable that computation.
 
     One token runs. Each layer gets one unit latent for each dimension in place of its own, which

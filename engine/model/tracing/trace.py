@@ -25,7 +25,7 @@ from engine.model.state.slots import StateSlots
 from engine.model.tracing.latents import NotingCache, Sizes, are_latents
 from engine.model.tracing.rope import freeze_rope
 from engine.model.tracing.text_part import Reads, drop
-from engine.model.tracing.unofficial import built, look_for_no_padding
+from engine.model.tracing.unofficial import built, disable_padding_check
 from engine.model.tracing.valueless import passing_values
 
 # Of a model without attention: its blocks are empty.
@@ -161,7 +161,7 @@ def trace(
                 experts_implementation="batched_mm",
             )
             model.eval()
-            look_for_no_padding(model)
+            disable_padding_check(model)
     except Exception as error:
         raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)

@@ -35,7 +35,7 @@ def built(
     return model
 
 
-def look_for_no_padding(model: PreTrainedModel) -> None:
+def disable_padding_check(model: PreTrainedModel) -> None:
     """Stop a model from checking its tokens for padding: on meta they have no values."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel):

@@ -30,7 +30,7 @@ def run(core: EngineCore, lengths: dict[str, tuple[int, int]]) -> dict[str, End]
     """The ends of requests by name, each stated as its length and what it announces."""
     for name, (length, announced) in lengths.items():
         sampling = SamplingParams(temperature=0.0, min_tokens=length, max_tokens=announced)
-        core.submit(Submission(request_id=name), [ord(name)] * 5, sampling)
+        core.add_request(Submission(request_id=name), [ord(name)] * 5, sampling)
     ends = {}
     while not core.idle:
         ends.update({o.request_id: o.end for o in core.step() if o.end is not None})
@@ -67,7 +67,7 @@ def test_one_runner_serves_core_after_core_also_if_the_first_was_broken_off() ->
     first = core_over(runner, harness)
     for name in "abcdefgh":
         sampling = SamplingParams(temperature=0.0, min_tokens=9, max_tokens=9)
-        first.submit(Submission(request_id=name), [1, 2, 3], sampling)
+        first.add_request(Submission(request_id=name), [1, 2, 3], sampling)
     first.step()
     first.step()
     assert len(harness.runner._sequences) == 8

@@ -241,7 +241,7 @@ class TestRefusals:
         engine = CoreHarness()
         engine.submit("a", PROMPT, 3)
         engine.step()
-        engine.core.submit(Submission(request_id="a"), PROMPT, SamplingParams())
+        engine.core.add_request(Submission(request_id="a"), PROMPT, SamplingParams())
         outputs = engine.core.step()
         refusal = next(o.end for o in outputs if o.end is not None)
         assert isinstance(refusal, End)
@@ -273,7 +273,7 @@ class TestFailingSteps:
         engine.submit("b", list(range(200, 208)), 20, temperature=1.0, seed=4)
         engine.step()
         step = len(engine.runner.plans) + 1
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).add(step)
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).add(step)
         engine.submit("prompt", [1, 2, 3], 5)
         engine.finish()
         error = engine.ends["prompt"].error
@@ -292,7 +292,7 @@ class TestFailingSteps:
         engine = CoreHarness(depth=depth)
         engine.submit("a", PROMPT, 20)
         engine.submit("b", PROMPT, 20)
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).add(4)
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).add(4)
         engine.finish()
         assert {end.reason for end in engine.ends.values()} == {FinishReason.ERROR}
         # What was computed before the failure came out.
@@ -301,7 +301,7 @@ class TestFailingSteps:
     def test_the_step_before_a_refused_one_counts(self) -> None:
         """Depth 2: step 2 is in flight and sound when the runner refuses step 3."""
         engine = CoreHarness(depth=2)
-        engine.runner.fail_submits = {3}
+        engine.runner.fail_starts = {3}
         engine.submit("a", PROMPT, 20)
         engine.step()
         assert len(engine.tokens["a"]) == 1
@@ -314,7 +314,7 @@ class TestFailingSteps:
     @pytest.mark.parametrize("early", [False, True])
     def test_a_broken_device_cannot_loop(self, depth: int, early: bool) -> None:
         engine = CoreHarness(depth=depth)
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).update(range(3, 500))
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).update(range(3, 500))
         for i in range(12):
             engine.submit(f"r{i}", [i, *PROMPT], 20)
         engine.run(max_steps=40)
@@ -326,7 +326,7 @@ class TestFailingSteps:
     def test_steps_that_all_fail_are_the_device_s_fault(self, depth: int, early: bool) -> None:
         """One at a time: each step fails, and its request with it."""
         engine = CoreHarness(depth=depth, max_num_seqs=1)
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).update(range(1, 500))
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).update(range(1, 500))
         for i in range(MOST_FAILURES + 1):
             engine.submit(f"r{i}", [i, *PROMPT], 20)
         with pytest.raises(
@@ -340,7 +340,7 @@ class TestFailingSteps:
         engine = CoreHarness(depth=depth, max_num_seqs=1)
         for i in range(3 * MOST_FAILURES):
             engine.submit(f"r{i}", [i, *PROMPT], 1 if i % 4 else 20)
-        engine.runner.fail_submits = {step for step in range(1, 500) if step % 5}
+        engine.runner.fail_starts = {step for step in range(1, 500) if step % 5}
         engine.finish()
         failed = [end for end in engine.ends.values() if end.reason is FinishReason.ERROR]
         assert len(failed) > MOST_FAILURES
@@ -349,7 +349,7 @@ class TestFailingSteps:
     def test_a_device_that_is_lost_fails_at_once(self, early: bool) -> None:
         engine = CoreHarness()
         engine.runner.failure = DeviceLostError("cuda:0 computes nothing any more")
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).add(2)
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).add(2)
         engine.submit("a", PROMPT, 20)
         engine.step()
         with pytest.raises(DeviceLostError, match="cuda:0 computes nothing any more"):

@@ -55,7 +55,7 @@ def test_after_a_preemption_only_the_rest_is_computed_for_it(depth: int) -> None
     engine.step()
     engine.step()
     engine.commit()
-    reported = engine.request("asks").num_told
+    reported = engine.request("asks").num_logprobs_sent
     engine.preempt("asks")
     engine.finish()
     learned = [plan.rows[0].start for plan in engine.runner.plans if plan.new]

@@ -169,14 +169,14 @@ class Traffic:
         self.may_fail = True
         runner, core = self.engine.runner, self.engine.core
         failing = [
-            one for one in runner.fail_submits | runner.fail_steps if one >= len(runner.plans)
+            one for one in runner.fail_starts | runner.fail_steps if one >= len(runner.plans)
         ]
         if core._failures.in_a_row + len(failing) >= MOST_FAILURES - 1:
             return  # so many in a row end the engine
         if kind == "nan":
             runner.nan_seqs.add(core._table._arrivals.count - 2 + ahead)
         else:
-            (runner.fail_submits if kind == "submit" else runner.fail_steps).add(
+            (runner.fail_starts if kind == "start" else runner.fail_steps).add(
                 len(runner.plans) + ahead
             )
 
@@ -299,7 +299,7 @@ class CoreMachine(RuleBasedStateMachine):
     def undo(self) -> None:
         self.traffic.engine.core.undo_knobs("test")
 
-    @rule(kind=st.sampled_from(("result", "submit", "nan")), ahead=st.integers(1, 3))
+    @rule(kind=st.sampled_from(("result", "start", "nan")), ahead=st.integers(1, 3))
     def spoil(self, kind: str, ahead: int) -> None:
         self.traffic.spoil(kind, ahead)
 
@@ -419,7 +419,7 @@ def drive(
         elif action < 0.12 and policy is None:
             engine.core.undo_knobs("test")
         elif action < 0.13:
-            traffic.spoil(rng.choice(("result", "submit", "nan")), rng.randrange(1, 4))
+            traffic.spoil(rng.choice(("result", "start", "nan")), rng.randrange(1, 4))
         elif action < 0.15 and policy is None:
             traffic.turn(some_policy(rng))
         elif action < 0.16:

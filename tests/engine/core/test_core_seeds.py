@@ -16,7 +16,7 @@ class TestSeeds:
         engine = CoreHarness(num_blocks=64)
         for name in "ab":
             sampling = SamplingParams(max_tokens=6, ignore_eos=True)
-            engine.core.submit(Submission(request_id=name), PROMPT, sampling)
+            engine.core.add_request(Submission(request_id=name), PROMPT, sampling)
         engine.core.step()
         for request in engine.core._table.live.values():
             seed = request.seed

@@ -134,7 +134,7 @@ class TestFork:
     def test_a_copy_of_a_step_that_fails_is_not_relied_on(self, depth: int, early: bool) -> None:
         engine = CoreHarness(depth=depth)
         sample(engine, 3, PROMPT)
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).add(1 + depth)
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).add(1 + depth)
         engine.finish()
         assert engine.runner.plans[depth].copies
         assert engine.ends["s1"].reason is FinishReason.ERROR

@@ -252,7 +252,7 @@ class TestFailure:
         dry.finish()
         for plan in swaps(dry):
             engine = two_of_eight(depth=depth)
-            failing = engine.runner.fail_submits if early else engine.runner.fail_steps
+            failing = engine.runner.fail_starts if early else engine.runner.fail_steps
             failing.add(plan.step + late - 1)
             engine.finish()
             assert any(record.error for record in engine.records)

@@ -161,8 +161,10 @@ class TestRecords:
         engine.finish()
         records = list(engine.records)
         assert all(record.duration == 1.0 for record in records)
-        assert sum(record.begun > record.start for record in records) == len(records) - 1
-        assert [record.begun for record in records[1:]] == [record.end for record in records[:-1]]
+        assert sum(record.turn_start > record.start for record in records) == len(records) - 1
+        assert [record.turn_start for record in records[1:]] == [
+            record.end for record in records[:-1]
+        ]
 
     def test_counts_of_a_mixed_step(self) -> None:
         engine = slow_engine(max_num_batched_tokens=16, max_num_seqs=3)
@@ -230,7 +232,7 @@ class TestRecords:
     def test_a_failed_step_leaves_a_record(self, depth: int, early: bool) -> None:
         """Records are numbered without gaps, so that a reader can ask for those after one."""
         engine = slow_engine(depth=depth)
-        (engine.runner.fail_submits if early else engine.runner.fail_steps).add(3)
+        (engine.runner.fail_starts if early else engine.runner.fail_steps).add(3)
         engine.submit("a", PROMPT, 9)
         engine.finish()
         assert [record.step for record in engine.records] == list(

@@ -52,12 +52,12 @@ def test_a_fork_is_told_what_it_is_told_alone(name: str, backend: str) -> None:
 
     rng = random.Random(5)
     prompt = [rng.randrange(VOCAB_SIZE) for _ in range(37)]
-    core.submit(Submission(request_id="source"), prompt, GREEDY)
+    core.add_request(Submission(request_id="source"), prompt, GREEDY)
     run(until=9)
     branch = [*prompt, *tokens["source"][:6], 3, 1]
-    core.submit(Submission(request_id="fork", fork_of="source"), branch, GREEDY)
+    core.add_request(Submission(request_id="fork", fork_of="source"), branch, GREEDY)
     run(until=100)
-    core.submit(Submission(request_id="alone"), branch, GREEDY)
+    core.add_request(Submission(request_id="alone"), branch, GREEDY)
     run(until=100)
     assert tokens["fork"] == tokens["alone"] != tokens["source"]
     assert ends["fork"].usage.cached_tokens == 37 + 6

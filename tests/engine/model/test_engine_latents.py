@@ -36,7 +36,7 @@ def outputs(backend: str, num_blocks: int) -> tuple[dict[str, list[int]], Totals
     sampling = SamplingParams(temperature=0.0, max_tokens=40)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in LENGTHS]
     for i, prompt in enumerate(prompts):
-        core.submit(Submission(request_id=f"r{i}"), prompt, sampling)
+        core.add_request(Submission(request_id=f"r{i}"), prompt, sampling)
     tokens: dict[str, list[int]] = {f"r{i}": [] for i in range(len(LENGTHS))} | {"fork": []}
     is_forked = False
     while core.num_unfinished:
@@ -48,7 +48,7 @@ def outputs(backend: str, num_blocks: int) -> tuple[dict[str, list[int]], Totals
         if not is_forked and len(tokens["r0"]) >= FORKED:
             is_forked = True
             branch = [*prompts[0], *tokens["r0"][: FORKED - 3], 3, 1]
-            core.submit(Submission(request_id="fork", fork_of="r0"), branch, sampling)
+            core.add_request(Submission(request_id="fork", fork_of="r0"), branch, sampling)
     return tokens, core.snapshot().totals
 
 

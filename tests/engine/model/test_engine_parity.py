@@ -106,7 +106,7 @@ def run_engine(
     step = 0
     while len(ends) < len(prompts):
         if step % 2 == 0 and step // 2 < len(prompts):
-            core.submit(Submission(request_id=f"r{step // 2}"), prompts[step // 2], sampling)
+            core.add_request(Submission(request_id=f"r{step // 2}"), prompts[step // 2], sampling)
         for index, when in ABORTED.items():
             if step == 2 * index + when:
                 core.abort(f"r{index}")

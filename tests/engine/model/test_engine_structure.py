@@ -68,7 +68,7 @@ class Run:
             {"structure": stated, **options}
         )
         made = None if stated is None else grammar(stated)
-        self.core.submit(Submission(request_id=name), prompt, sampling, None, made)
+        self.core.add_request(Submission(request_id=name), prompt, sampling, None, made)
 
     def go(self) -> None:
         for _ in range(2_000):
@@ -130,13 +130,13 @@ def test_a_fork_has_a_structure_of_its_own(backend: str) -> None:
     prompt = list(range(20, 50))
     free = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     bound = free.override({"structure": {"regex": "[ab]{9}"}})
-    core.submit(Submission(request_id="source"), prompt, free)
+    core.add_request(Submission(request_id="source"), prompt, free)
     while len(run.tokens["source"]) < 5:
         for output in core.step():
             run.tokens["source"].extend(output.token_ids)
     branch = [*prompt, *run.tokens["source"][:4]]
     made = grammar({"regex": "[ab]{9}"})
-    core.submit(Submission(request_id="fork", fork_of="source"), branch, bound, None, made)
+    core.add_request(Submission(request_id="fork", fork_of="source"), branch, bound, None, made)
     run.go()
     assert run.ends["fork"].usage.cached_tokens > len(prompt)
     check({"regex": "[ab]{9}"}, text_of(run.tokens["fork"]))
@@ -194,7 +194,7 @@ def test_thinking_is_what_it_is_without_a_structure(backend: str) -> None:
         run = Run(core, {})
         run.tokens = {"it": []}
         params, followed = (bound, made) if is_bound else (sampling, None)
-        core.submit(Submission(request_id="it"), list(range(20, 50)), params, None, followed)
+        core.add_request(Submission(request_id="it"), list(range(20, 50)), params, None, followed)
         run.go()
         said[is_bound] = run.tokens["it"]
     end = said[True].index(CLOSE)
@@ -217,7 +217,7 @@ def test_the_length_still_ends_a_reply(backend: str) -> None:
 def test_a_structure_that_nothing_has_compiled_is_refused(backend: str) -> None:
     core = swapping_core("llama", backend, AMPLE)
     sampling = SamplingParams().override({"structure": {"regex": "a"}})
-    core.submit(Submission(request_id="it"), ids_of("abc"), sampling)
+    core.add_request(Submission(request_id="it"), ids_of("abc"), sampling)
     (output,) = core.step()
     assert output.end is not None
     assert output.end.error is not None

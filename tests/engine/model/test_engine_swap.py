@@ -28,7 +28,7 @@ def outputs(
             temperature=float(i % 2), seed=i, max_tokens=40, repetition_penalty=1.1
         )
         prompt = [rng.randrange(VOCAB_SIZE) for _ in range(length)]
-        core.submit(Submission(request_id=f"r{i}"), prompt, sampling)
+        core.add_request(Submission(request_id=f"r{i}"), prompt, sampling)
     tokens: dict[str, list[int]] = {f"r{i}": [] for i in range(len(LENGTHS))}
     while core.num_unfinished:
         for output in core.step():

@@ -104,7 +104,7 @@ def run_greedy(model: PreTrainedModel, prompts: list[list[int]], backend: str) -
     """Outputs of the prompts, each token fed back by the runner itself."""
     driver = Driver(make_runner(model, backend), prompts)
     while plan := driver.plan():
-        result = driver.runner.result(driver.runner.submit(plan))
+        result = driver.runner.result(driver.runner.start_step(plan))
         sampling = [row.seq for row in plan.rows if row.samples]
         for seq, token in zip(sampling, result.token_ids, strict=True):
             driver.sequences[seq].tokens.append(token)

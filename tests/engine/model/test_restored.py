@@ -72,7 +72,7 @@ def packings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return noted
 
     monkeypatch.setattr(MappedWeights, "unmap", noting("mapped", MappedWeights.unmap))
-    monkeypatch.setattr(packed, "keep", noting("stored", packed.keep))
+    monkeypatch.setattr(packed, "store", noting("stored", packed.store))
     return done
 
 
@@ -332,20 +332,20 @@ def test_the_oldest_packed_weights_are_removed(
     pieces = [torch.zeros(8192, dtype=torch.uint8)]
     files = [tmp_path / "packed" / model / "key.weights" for model in "abc"]
     for number, file in enumerate(files):
-        packed.keep(file, pieces, lambda: True)
+        packed.store(file, pieces, lambda: True)
         os.utime(file, (number, number))
     monkeypatch.setattr(packed, "_MOST_BYTES", 3 * files[0].stat().st_size)
     assert packed.find(files[0]) is not None  # is a use
-    packed.keep(tmp_path / "packed" / "d" / "key.weights", pieces, lambda: True)
+    packed.store(tmp_path / "packed" / "d" / "key.weights", pieces, lambda: True)
     assert [file.exists() for file in files] == [True, False, True]
 
 
 def test_a_model_that_is_closed_stores_nothing(tmp_path: Path) -> None:
     pieces = [torch.zeros(64, dtype=torch.uint8)]
     file = tmp_path / "packed" / "model" / "key.weights"
-    packed.keep(file, pieces, lambda: False)
+    packed.store(file, pieces, lambda: False)
     assert list(file.parent.iterdir()) == []
-    packed.keep(file, pieces, lambda: True)
+    packed.store(file, pieces, lambda: True)
     assert packed.find(file) is not None
 
 
@@ -361,7 +361,7 @@ def test_closing_a_model_waits_until_nothing_of_its_weights_is_held(
         ended = True
 
     monkeypatch.setattr(threading, "Thread", THREAD)
-    monkeypatch.setattr(packed, "keep", keep)
+    monkeypatch.setattr(packed, "store", keep)
     save_checkpoint(tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert not ended
@@ -373,18 +373,18 @@ def test_files_that_no_program_finishes_are_removed(tmp_path: Path) -> None:
     pieces = [torch.zeros(64, dtype=torch.uint8)]
     folder = tmp_path / "packed"
     first = folder / "model" / "key.weights"
-    packed.keep(first, pieces, lambda: True)
+    packed.store(first, pieces, lambda: True)
     gone, going = first.with_suffix(f".{1 << 30}"), first.with_suffix(f".{os.getppid()}")
     for one in (gone, going):
         shutil.copy(first, one)
-    packed.keep(folder / "other" / "key.weights", pieces, lambda: True)
+    packed.store(folder / "other" / "key.weights", pieces, lambda: True)
     assert (first.exists(), gone.exists(), going.exists()) == (True, False, True)
 
 
 def test_memory_replaces_the_file_while_others_read_it(tmp_path: Path) -> None:
     piece = torch.arange(5 << 20, dtype=torch.int32).view(torch.uint8)  # more than moves at once
     file = tmp_path / "packed" / "model" / "key.weights"
-    packed.keep(file, [piece, None, piece[:100]], lambda: True)
+    packed.store(file, [piece, None, piece[:100]], lambda: True)
     found = packed.find(file)
     assert found is not None
     mapped = found.map(native, Meter("reading", found.num_bytes, lambda *_: None))

@@ -47,10 +47,10 @@ def outputs(fail: str | None, backend: str) -> dict[str, tuple[list[int], Finish
     with pytest.MonkeyPatch.context() as patch:
         for step in range(60):
             if step == 0:
-                core.submit(Submission(request_id="a"), prompts[0], SAMPLING)
-                core.submit(Submission(request_id="b"), prompts[1], SAMPLING)
+                core.add_request(Submission(request_id="a"), prompts[0], SAMPLING)
+                core.add_request(Submission(request_id="b"), prompts[1], SAMPLING)
             if step == 4:
-                core.submit(Submission(request_id="c"), prompts[2], SAMPLING)
+                core.add_request(Submission(request_id="c"), prompts[2], SAMPLING)
                 if fail is not None:
                     target, name = {
                         "forward": (runner, "forward"),

@@ -115,6 +115,6 @@ class TestCrash:
     def test_a_failing_step_is_not_a_crash(self, host: EngineHost, loader: Loader) -> None:
         host.load(LoadRequest("a"))
         read(ask(host, max_tokens=1))
-        loader.runners["a"].fail_submits = {2}
+        loader.runners["a"].fail_starts = {2}
         assert "scripted failure" in error_of(ask(host)).message
         assert read(ask(host, "1"))[0] == say("a", [1], 5)

@@ -48,7 +48,7 @@ def test_it_ends_a_sequence_as_soon_as_it_may(clock: VirtualClock) -> None:
     runner = SimulatedRunner(clock, Fixed())
 
     def run(step: StepPlan) -> tuple[int, ...]:
-        return runner.result(runner.submit(step)).token_ids
+        return runner.result(runner.start_step(step)).token_ids
 
     first = StepPlan(
         step=1, rows=(row(1, 0, 4), row(2, 0, 3, samples=False)), new=(new(1, 4, 3), new(2, 4, 1))
@@ -61,23 +61,23 @@ def test_it_ends_a_sequence_as_soon_as_it_may(clock: VirtualClock) -> None:
 def test_outputs_from_before_a_preemption_count(clock: VirtualClock) -> None:
     runner = SimulatedRunner(clock, Fixed())
     again = StepPlan(step=1, rows=(row(1, 0, 6),), new=(new(1, 4, 3, outputs=2),))
-    assert runner.result(runner.submit(again)).token_ids == (EOS,)
+    assert runner.result(runner.start_step(again)).token_ids == (EOS,)
 
 
 def test_no_minimum_is_one_token(clock: VirtualClock) -> None:
     runner = SimulatedRunner(clock, Fixed())
     step = StepPlan(step=1, rows=(row(1, 0, 4),), new=(new(1, 4, 0),))
-    assert runner.result(runner.submit(step)).token_ids == (EOS,)
+    assert runner.result(runner.start_step(step)).token_ids == (EOS,)
 
 
 def test_in_lockstep_a_step_begins_when_it_is_submitted(clock: VirtualClock) -> None:
     runner = SimulatedRunner(clock, Fixed())
-    handle = runner.submit(StepPlan(step=1, rows=(row(1, 0, 4),), new=(new(1, 4, 9),)))
+    handle = runner.start_step(StepPlan(step=1, rows=(row(1, 0, 4),), new=(new(1, 4, 9),)))
     assert clock() == 0.0
     result = runner.result(handle)
     assert (clock(), result.times.forward) == (4.0, 4.0)
     clock.sleep_until(10.0)
-    runner.result(runner.submit(StepPlan(step=2, rows=(row(1, 4, 1),))))
+    runner.result(runner.start_step(StepPlan(step=2, rows=(row(1, 4, 1),))))
     assert clock() == 11.0
 
 
@@ -85,8 +85,8 @@ def test_ahead_a_step_waits_for_the_device(clock: VirtualClock) -> None:
     """Planned at 0 behind a step of four seconds, so that it ends at five, not at one."""
     runner = SimulatedRunner(clock, Fixed(), depth=2)
     assert runner.depth == 2
-    first = runner.submit(StepPlan(step=1, rows=(row(1, 0, 4),), new=(new(1, 4, 9),)))
-    second = runner.submit(StepPlan(step=2, rows=(row(1, 4, 1),)))
+    first = runner.start_step(StepPlan(step=1, rows=(row(1, 0, 4),), new=(new(1, 4, 9),)))
+    second = runner.start_step(StepPlan(step=2, rows=(row(1, 4, 1),)))
     runner.result(first)
     assert clock() == 4.0
     runner.result(second)

@@ -130,7 +130,7 @@ def test_torch_chooses_tokens_where_sampling_cannot_be_run(
     assert "PassManager::run failed" in caplog.text
     new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
     one = StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(new,))
-    result = loaded.runner.result(loaded.runner.submit(one))
+    result = loaded.runner.result(loaded.runner.start_step(one))
     assert result.token_ids[0] >= 0
     loaded.close()
 

@@ -65,9 +65,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_verdict_is_found_again() -> None:
     assert verdicts.find("key") is None
-    verdicts.keep("key", FOUND)
+    verdicts.store("key", FOUND)
     assert verdicts.find("key") == FOUND
-    verdicts.keep("key", replace(FOUND, loss=None))
+    verdicts.store("key", replace(FOUND, loss=None))
     assert verdicts.find("key") == replace(FOUND, loss=None)
     assert verdicts.find("other") is None
 
@@ -94,13 +94,13 @@ def test_a_broken_verdict_is_none(
 
 
 def test_the_oldest_verdicts_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdicts.keep("first", FOUND)
+    verdicts.store("first", FOUND)
     size = (folder / "first.safetensors").stat().st_size
     monkeypatch.setattr(verdicts, "_MOST_BYTES", 2 * size)
     for at, key in enumerate(("first", "second", "third")):
-        verdicts.keep(key, FOUND)
+        verdicts.store(key, FOUND)
         os.utime(folder / f"{key}.safetensors", (at, at))
-    verdicts.keep("fourth", FOUND)
+    verdicts.store("fourth", FOUND)
     assert {one.name for one in folder.iterdir()} == {"third.safetensors", "fourth.safetensors"}
 
 
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_written_costs_the_verdict_only(
 ) -> None:
     folder.parent.mkdir()
     folder.write_text("no folder")
-    verdicts.keep("key", FOUND)
+    verdicts.store("key", FOUND)
     assert "cannot be kept" in caplog.text
 
 

@@ -135,7 +135,7 @@ def serve(name: str, device: str, stream: Callable[[], Stream] = HostStream) -> 
     for number, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         tokens = [token % VOCAB_SIZE for token in prompt]
         made = grammar(STRUCTURE) if sampling.structure is not None else None
-        core.submit(Submission(request_id=str(number)), tokens, sampling, None, made)
+        core.add_request(Submission(request_id=str(number)), tokens, sampling, None, made)
     ends: dict[str, End] = {}
     for _ in range(200):
         for output in core.step():

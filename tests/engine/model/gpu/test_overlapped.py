@@ -161,7 +161,7 @@ def test_steps_give_what_one_after_the_other_gives() -> None:
         plan = StepPlan(
             start + 1, (Row(0, start, 1, blocks, True, False),), new=() if start else (new,)
         )
-        tokens += lockstep.result(lockstep.submit(plan)).token_ids
+        tokens += lockstep.result(lockstep.start_step(plan)).token_ids
     assert found.tokens == tuple(tokens)
     assert int(found.logits.argmax()) == tokens[-1]
     assert len(found.seconds) == 6

@@ -91,9 +91,9 @@ def serve(runner: GpuRunner | TorchRunner) -> dict[str, list[TokenOutput]]:
     )
     outputs: dict[str, list[TokenOutput]] = {}
     for number, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
-        core.submit(Submission(request_id=f"r{number}"), prompt, sampling)
+        core.add_request(Submission(request_id=f"r{number}"), prompt, sampling)
         outputs[f"r{number}"] = []
-    core.submit(Submission(request_id="again", fork_of="r0"), PROMPTS[0], SAMPLINGS[1])
+    core.add_request(Submission(request_id="again", fork_of="r0"), PROMPTS[0], SAMPLINGS[1])
     outputs["again"] = []
     for step in range(400):
         if step == 9:
@@ -163,16 +163,16 @@ def test_plans_overlap() -> None:
     runner = gpu_runner(stream)
     assert runner.depth == 2
     new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
-    first = runner.submit(StepPlan(1, (Row(0, 0, 3, (2,), True, True),), new=(new,)))
+    first = runner.start_step(StepPlan(1, (Row(0, 0, 3, (2,), True, True),), new=(new,)))
     done = stream._num_done
-    second = runner.submit(StepPlan(2, (Row(0, 3, 1, (), True, False),)))
+    second = runner.start_step(StepPlan(2, (Row(0, 3, 1, (), True, False),)))
     assert stream._num_done == done
     tokens = [runner.result(handle).token_ids[0] for handle in (first, second)]
     lockstep = torch_runner()
     wanted = []
     for step, row in enumerate((Row(0, 0, 3, (2,), True, True), Row(0, 3, 1, (), True, False)), 1):
         plan = StepPlan(step, (row,), new=(new,) if step == 1 else ())
-        wanted.append(lockstep.result(lockstep.submit(plan)).token_ids[0])
+        wanted.append(lockstep.result(lockstep.start_step(plan)).token_ids[0])
     assert tokens == wanted
 
 
@@ -188,9 +188,9 @@ def test_a_module_that_cannot_be_captured_leaves_steps_without_graphs(
     assert "steps run without CUDA graphs: RuntimeError: operation not permitted" in caplog.text
     new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
     plan = StepPlan(1, (Row(0, 0, 3, (2,), True, True),), new=(new,))
-    (token,) = runner.result(runner.submit(plan)).token_ids
+    (token,) = runner.result(runner.start_step(plan)).token_ids
     lockstep = torch_runner()
-    assert lockstep.result(lockstep.submit(plan)).token_ids == (token,)
+    assert lockstep.result(lockstep.start_step(plan)).token_ids == (token,)
 
 
 def test_running_out_of_memory_in_a_capture_is_not_hidden() -> None:
@@ -220,7 +220,7 @@ def test_a_runner_whose_device_is_lost_says_so(
     made = runner()
     new = NewSequence(0, (5, 6, 7), 3, SamplingParams(temperature=0), 0, (), ())
     plan = StepPlan(1, (Row(0, 0, 3, (2,), True, True),), new=(new,))
-    handle = made.submit(plan)
+    handle = made.start_step(plan)
     made._device = torch.device("cuda")
     monkeypatch.setattr("engine.model.machine.device._is_lost", lambda _device: True)
 
@@ -233,7 +233,7 @@ def test_a_runner_whose_device_is_lost_says_so(
     with pytest.raises(DeviceLostError, match=lost):
         made.result(handle)
     with pytest.raises(DeviceLostError, match=lost):
-        made.submit(StepPlan(2, (Row(0, 3, 1, (), True, False),)))
+        made.start_step(StepPlan(2, (Row(0, 3, 1, (), True, False),)))
 
 
 def test_a_closed_runner_holds_nothing_on_its_device() -> None:

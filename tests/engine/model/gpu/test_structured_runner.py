@@ -93,7 +93,7 @@ def serve(
         tokens[name] = []
         made = None if stated is None else grammar(stated)
         params = sampling.override({"structure": stated})
-        core.submit(Submission(request_id=name), prompt, params, None, made)
+        core.add_request(Submission(request_id=name), prompt, params, None, made)
     for _ in range(400):
         for output in core.step():
             tokens[output.request_id].extend(output.token_ids)
@@ -143,7 +143,10 @@ def start(runner: GpuRunner, *some: NewSequence) -> list[object]:
     """Two steps of all sequences, the second one before the first one's tokens are known."""
     prompts = tuple(Row(one.seq, 0, len(one.token_ids), (one.seq,), True, True) for one in some)
     decodes = tuple(Row(one.seq, len(one.token_ids), 1, (), True, False) for one in some)
-    return [runner.submit(StepPlan(1, prompts, new=some)), runner.submit(StepPlan(2, decodes))]
+    return [
+        runner.start_step(StepPlan(1, prompts, new=some)),
+        runner.start_step(StepPlan(2, decodes)),
+    ]
 
 
 def new(seq: int, stated: object = None, output: list[int] | None = None) -> NewSequence:
@@ -189,11 +192,13 @@ def test_a_place_that_another_sequence_has_by_now_is_left_alone() -> None:
     runner = gpu_runner(DelayingStream())
     first, second = new(0, {"regex": "ab"}), new(1, {"regex": "xy"})
     handles = [
-        runner.submit(StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(first,))),
-        runner.submit(StepPlan(2, (Row(1, 0, 3, (1,), True, True),), new=(second,), released=(0,))),
+        runner.start_step(StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(first,))),
+        runner.start_step(
+            StepPlan(2, (Row(1, 0, 3, (1,), True, True),), new=(second,), released=(0,))
+        ),
     ]
     found = [runner.result(handle).token_ids for handle in handles]
-    last = runner.submit(StepPlan(3, (Row(1, 3, 1, (), True, False),)))
+    last = runner.start_step(StepPlan(3, (Row(1, 3, 1, (), True, False),)))
     assert [*found, runner.result(last).token_ids] == [(ord("a"),), (ord("x"),), (ord("y"),)]
 
 
@@ -204,7 +209,7 @@ def test_what_is_raised_for_a_step_is_its_own(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: object) -> None:
         raise RuntimeError("no masks")
 
-    monkeypatch.setattr(runner._sampler.masks, "take", fail)
+    monkeypatch.setattr(runner._sampler.masks, "collect", fail)
     assert runner.result(handles[0]).token_ids == (ord("a"),)
     with pytest.raises(RuntimeError, match="no masks"):
         runner.result(handles[1])

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.loading.footprint import HEAP_BYTES, footprint_of
 from engine.model.machine.memory import LargestStep, MemoryNeeds
 from engine.model.program.pack import Packer
@@ -181,9 +181,11 @@ def test_the_largest_step_takes_no_more_than_planned(
     footprint = footprint_of(backend, torch.device("cpu"))
     unseen = HEAP_BYTES if backend == "cpu" else 0  # by torch's allocator
     planned = footprint.load_bytes(needs, step) - unseen
-    assert loading <= max(planned, 0), f"loading: {show_bytes(loading)} of {show_bytes(planned)}"
+    assert loading <= max(planned, 0), (
+        f"loading: {format_bytes(loading)} of {format_bytes(planned)}"
+    )
     planned = footprint.step_bytes(needs, step) - unseen
     for name, rows in largest_steps(step).items():
-        taken, _ = peak_bytes(lambda rows=rows: runner.result(runner.submit(StepPlan(2, rows))))
+        taken, _ = peak_bytes(lambda rows=rows: runner.result(runner.start_step(StepPlan(2, rows))))
         taken += kept
-        assert taken <= planned, f"{name}: {show_bytes(taken)} of {show_bytes(planned)}"
+        assert taken <= planned, f"{name}: {format_bytes(taken)} of {format_bytes(planned)}"

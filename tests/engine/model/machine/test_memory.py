@@ -15,7 +15,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
 from engine.cache.host import SWAP_BYTES
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.loading.footprint import footprint_of
 from engine.model.machine.memory import Footprint, LargestStep, MemoryNeeds, plan_memory
 
@@ -318,5 +318,5 @@ def test_whatever_is_accepted_fits(
 
 
 def test_sizes_for_people() -> None:
-    assert show_bytes(1536 * 1024) == "1.5 MiB"
-    assert show_bytes(3 * GIB // 2) == "1.50 GiB"
+    assert format_bytes(1536 * 1024) == "1.5 MiB"
+    assert format_bytes(3 * GIB // 2) == "1.50 GiB"

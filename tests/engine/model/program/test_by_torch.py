@@ -37,7 +37,7 @@ from engine.model.program.pack import Packer
 from engine.model.program.verify import MismatchError, Wrong
 from engine.model.running.forward import make_forward
 from engine.model.state.modules import find_states
-from engine.model.tracing.latents import take_expansions
+from engine.model.tracing.latents import extract_expansions
 from engine.serving.loading import LoadedModel
 from tests.engine.model.attention.support import SMALL
 from tests.engine.model.program.test_forward import config_for, shape_of
@@ -78,7 +78,7 @@ def operations_of(model: PreTrainedModel) -> list[Operation]:
     """What a model is read as."""
     shape = shape_of(model)
     states = find_states(model, shape, 1, 0)
-    expansions = take_expansions(model) if shape.has_latents else None
+    expansions = extract_expansions(model) if shape.has_latents else None
     return fuse(find_graph(model, shape, MAX_LEN, states, expansions=expansions)[0]).operations
 
 
@@ -152,7 +152,7 @@ def served(loaded: LoadedModel) -> list[list[int]]:
     )
     sampling = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUTS)
     for number, prompt in enumerate(PROMPTS):
-        core.submit(Submission(request_id=str(number)), prompt, sampling)
+        core.add_request(Submission(request_id=str(number)), prompt, sampling)
     given: list[list[int]] = [[] for _ in PROMPTS]
     while any(len(one) < NUM_OUTPUTS for one in given):
         for output in core.step():

@@ -28,7 +28,7 @@ from engine.model.program.operations.gather import Gather
 from engine.model.program.operations.linear import Gated, Linear
 from engine.model.program.operations.norm import Norm
 from engine.model.program.unreadable import UnreadableError
-from engine.model.tracing.latents import take_expansions
+from engine.model.tracing.latents import extract_expansions
 from engine.model.tracing.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import LATENT, MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
@@ -39,7 +39,7 @@ ALSO = ("codegen", "gptj", "hunyuan_v1_dense", "nanochat", "opt")
 def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
     shape = trace(type(model), model.config, model.dtype).shape
     model.set_attn_implementation(ATTENTION_NAME)
-    expansions = take_expansions(model) if shape.has_latents else None
+    expansions = extract_expansions(model) if shape.has_latents else None
     return find_graph(model, shape, MAX_LEN, expansions=expansions)
 
 

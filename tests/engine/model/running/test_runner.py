@@ -61,7 +61,7 @@ def run(
     released: tuple[int, ...] = (),
     copies: tuple[tuple[int, int], ...] = (),
 ) -> StepResult:
-    return runner.result(runner.submit(StepPlan(1, rows, new, released, copies)))
+    return runner.result(runner.start_step(StepPlan(1, rows, new, released, copies)))
 
 
 def complete(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.state.groups import groups_of, put, take
+from engine.model.state.groups import gather, groups_of, scatter
 
 ROWS = st.lists(st.tuples(st.sampled_from((0, 0, 3, 20)), st.integers(1, 5)), min_size=1)
 CPU = torch.device("cpu")
@@ -49,10 +49,10 @@ def test_what_is_taken_apart_is_put_together(rows: list[tuple[int, int]]) -> Non
     hidden, angles = torch.randn(1, total, 4), torch.randn(1, total, 2, 3)
     whole = None
     for group in groups_of(np.arange(len(rows)), starts, counts, CPU):
-        one, (other, flag) = take((hidden, (angles, "flag")), group.tokens, total)
+        one, (other, flag) = gather((hidden, (angles, "flag")), group.tokens, total)
         assert one.shape == (*group.tokens.shape, 4)
         assert flag == "flag"
-        whole = put(whole, (one, None, other), group.tokens, total)
+        whole = scatter(whole, (one, None, other), group.tokens, total)
     assert whole is not None
     assert torch.equal(whole[0], hidden)
     assert whole[1] is None
@@ -62,5 +62,5 @@ def test_what_is_taken_apart_is_put_together(rows: list[tuple[int, int]]) -> Non
 def test_what_belongs_to_no_token_is_left_as_it_is() -> None:
     tokens = torch.tensor([[0, 2]])
     weight, mask = torch.ones(3, 5), None
-    assert take(weight, tokens, 3) is weight
-    assert take(mask, tokens, 3) is None
+    assert gather(weight, tokens, 3) is weight
+    assert gather(mask, tokens, 3) is None

@@ -32,7 +32,7 @@ CARD = ModelCard("tiny", "Tiny", 0, "float32", "cpu", "torch", MAX_LEN, 0, 0)
 CONFIG = EngineConfig(
     num_blocks=18, max_model_len=MAX_LEN, max_num_seqs=4, max_num_batched_tokens=90, num_snapshots=5
 )
-# Behind a prompt of one token nothing is told, and one of 150 tokens takes several slices.
+# Behind a prompt of one token nothing is sent, and one of 150 tokens takes several slices.
 PROMPTS = tuple(
     tuple(random.Random(seed).randrange(VOCAB_SIZE) for _ in range(length))
     for seed, length in enumerate((150, 1, 2, 40, 97))
@@ -63,26 +63,26 @@ def core_of(model: PreTrainedModel, backend: str | None) -> EngineCore:
 def serve(
     core: EngineCore, chunk: int, *, number: int = 3, max_tokens: int = 4
 ) -> list[list[TokenLogprobs]]:
-    """What is told of all prompts, of the tokens behind the first one, in chunks."""
+    """The log-probabilities of all prompts, without the first tokens, in chunks."""
     core.change_knobs({"max_num_batched_tokens": max(chunk, 4)}, "test")
-    told: dict[str, list[TokenLogprobs]] = {}
+    sent: dict[str, list[TokenLogprobs]] = {}
     ids: dict[str, list[int]] = {}
     for at, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(
             temperature=0.0, prompt_logprobs=number, max_tokens=max_tokens, repetition_penalty=1.3
         )
-        core.submit(Submission(request_id=f"{chunk} {at}"), prompt, sampling)
-        told[f"{chunk} {at}"], ids[f"{chunk} {at}"] = [], []
+        core.add_request(Submission(request_id=f"{chunk} {at}"), prompt, sampling)
+        sent[f"{chunk} {at}"], ids[f"{chunk} {at}"] = [], []
     while core.num_unfinished or not core.idle:
         for output in core.step():
             if output.prompt is not None:
-                told[output.request_id] += [found for _, found in output.prompt]
+                sent[output.request_id] += [found for _, found in output.prompt]
                 ids[output.request_id] += output.prompt.token_ids
             if output.end is not None:
                 assert output.end.reason is FinishReason.LENGTH
         core.check()
     assert [*ids.values()] == [[*prompt[1:]] for prompt in PROMPTS]
-    return list(told.values())
+    return list(sent.values())
 
 
 def compare(found: Sequence[TokenLogprobs], prompt: Sequence[int], expected: torch.Tensor) -> None:
@@ -151,7 +151,7 @@ def test_a_prompt_whose_logits_are_not_finite_has_no_answer() -> None:
     core = core_of(model, "torch")
     for name, prompt in {"nan": (5, 6, 7, 8), "good": (5, 6, 9, 8)}.items():
         sampling = SamplingParams(prompt_logprobs=1, max_tokens=0)
-        core.submit(Submission(request_id=name), prompt, sampling)
+        core.add_request(Submission(request_id=name), prompt, sampling)
     ends = {}
     while core.num_unfinished:
         ends |= {output.request_id: output.end for output in core.step() if output.end is not None}

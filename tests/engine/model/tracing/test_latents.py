@@ -8,7 +8,7 @@ from torch import nn
 
 from engine.api.config import EngineConfig
 from engine.cache.storage import cache_shapes
-from engine.model.tracing.latents import ExpansionError, Sizes, are_latents, take_expansions
+from engine.model.tracing.latents import ExpansionError, Sizes, are_latents, extract_expansions
 from engine.model.tracing.trace import trace
 from tests.support.zoo import MAX_LEN, tiny_config, tiny_model
 
@@ -24,7 +24,7 @@ def expanding(model: Any) -> list[nn.Linear]:
 def test_expansions_are_the_weights_that_are_let_go(dtype: torch.dtype) -> None:
     model = tiny_model("glm4_moe_lite", dtype=dtype)
     weights = [module.weight.detach().clone() for module in expanding(model)]
-    found = take_expansions(model)
+    found = extract_expansions(model)
     assert sorted(found) == [0, 1, 2]
     for layer, weight in enumerate(weights):
         heads = weight.view(HEADS, NOPE + VALUE, RANK)
@@ -69,7 +69,7 @@ def test_an_expansion_that_is_not_linear_token_by_token_is_told(kind: type[nn.Li
     last = kind(RANK, HEADS * (NOPE + VALUE), bias=False)
     model.model.layers[2].self_attn.kv_b_proj = last
     with pytest.raises(ExpansionError, match="layer 2 does not make keys and values linearly"):
-        take_expansions(model)
+        extract_expansions(model)
 
 
 @pytest.mark.parametrize(

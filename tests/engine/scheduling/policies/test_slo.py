@@ -80,7 +80,7 @@ class LinearEngine:
         number = self.core._table._arrivals.count + 1
         ids = [number] * prompt if isinstance(prompt, int) else prompt
         sampling = SamplingParams(temperature=0.0, min_tokens=output, max_tokens=output)
-        self.core.submit(Submission(request_id=name), ids, sampling, arrival)
+        self.core.add_request(Submission(request_id=name), ids, sampling, arrival)
 
     def step(self) -> tuple[int, list[tuple[int, int]]]:
         """When it began, in ms, and the (sequence, tokens) of its rows."""

@@ -23,7 +23,7 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.core.core import EngineCore
 from engine.model.files.checkpoint import open_checkpoint
-from engine.model.files.size_text import show_bytes
+from engine.model.files.size_text import format_bytes
 from engine.model.loading import plan
 from engine.serving.loading import LoadedModel
 from tests.support.checkpoints import END_ID
@@ -84,7 +84,7 @@ def tokens_of(loaded: LoadedModel) -> list[list[int]]:
     found: dict[str, list[int]] = {}
     for i, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(temperature=0.0, max_tokens=COUNT)
-        core.submit(Submission(request_id=str(i)), prompt, sampling)
+        core.add_request(Submission(request_id=str(i)), prompt, sampling)
         found[str(i)] = []
     while any(len(tokens) < COUNT for tokens in found.values()):
         for output in core.step():
@@ -225,11 +225,11 @@ def test_the_log_and_the_plan_tell_what_the_weights_become(
     progress = Recorded()
     loaded = load(tmp_path, progress)
     held = weights_of(loaded).state_dict().values()
-    becomes = show_bytes(sum(tensor.numel() * tensor.element_size() for tensor in held))
+    becomes = format_bytes(sum(tensor.numel() * tensor.element_size() for tensor in held))
     stored = open_checkpoint(tmp_path).num_bytes
     assert (
-        f"{tmp_path.name} is quantized by bitsandbytes on disk, {show_bytes(stored)}; it is served "
-        f"in float32, {becomes}"
+        f"{tmp_path.name} is quantized by bitsandbytes on disk, {format_bytes(stored)}; it is "
+        f"served in float32, {becomes}"
     ) in caplog.text
     counted = [(done, of) for detail, done, of in progress.calls if detail == "loading weights"]
     assert counted[-1] == (counted[-1][1], counted[-1][1])
