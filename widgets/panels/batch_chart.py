@@ -10,10 +10,10 @@ from typing import ClassVar
 from rich.style import Style
 from textual.binding import Binding, BindingType
 
+from engine.api.glossary import gloss, glosses
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, compact, count, duration
-from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.batch_track import BatchColumn, BatchTrack
@@ -70,7 +70,9 @@ class BatchChart(Panel, can_focus=True):
     Columns have fixed ranges of step numbers, so that a column never changes once it is full.
     """
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("budget", "padding", "ended")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses(
+        *("step", "prefill", "decode", "running", "waiting", "budget", "padding", "ended", "policy")
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from engine.api.glossary import gloss, glosses
 from engine.api.status import ModelCard
 from widgets.figures import duration, percent, size, size_of
-from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.panel import Panel
@@ -71,7 +71,7 @@ class DevicePanel(Panel, can_focus=True):
     take no line from the host.
     """
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("CPU", "RAM", "RSS", "lag", "p99")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("CPU", "RAM", "RSS", "lag", "p99", "fps")
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)

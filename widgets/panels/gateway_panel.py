@@ -11,9 +11,9 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from engine.api.glossary import gloss, glosses
 from engine.api.telemetry import Distribution
 from widgets.figures import compact, count, counted, duration, lasting, time_of_day
-from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import spelt_out
 from widgets.line import Line, pieces, shorten, wrap

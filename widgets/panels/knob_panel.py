@@ -13,10 +13,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from engine.api.effect import Effect
+from engine.api.glossary import glosses
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobChange, KnobState
 from widgets.figures import setting
-from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
 from widgets.panels.field import Field, Leaving
@@ -42,7 +42,9 @@ class KnobPanel(ScrollPanel, can_focus=True):
         history_shown: whether the history is on view.
     """
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("TTFT", "TPOT", "batch", "waste")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses(
+        "policy", "tok/s", "TTFT", "TPOT", "batch", "waste"
+    )
 
     KEYS: ClassVar[Mapping[str, str]] = {
         **{"policy": "p", "history": "h", "undo": "u"},

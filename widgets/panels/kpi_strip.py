@@ -9,10 +9,10 @@ from typing import ClassVar
 from rich.cells import cell_len
 from rich.style import Style
 
+from engine.api.glossary import glosses
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from widgets.figures import compact, duration, percent, size_of
-from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
@@ -35,7 +35,9 @@ _NOTICE = 15
 class KpiStrip(LineView):
     """The most important figures, the throughput first, each in a fixed place."""
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("TTFT", "TPOT", "preempt")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses(
+        *("tok/s", "policy", "TTFT", "TPOT", "running", "waiting", "KV", "preempted", "prefill")
+    )
 
     DEFAULT_CSS = "KpiStrip { height: 1; }"
 

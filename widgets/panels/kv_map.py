@@ -13,9 +13,9 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 
 from engine.api.block_map import BlockMap, BlockSegment, BlockState, BlockView, PinView, Sharing
+from engine.api.glossary import glosses
 from widgets.chat_number import ChatName, ChatNumber
 from widgets.figures import count, percent
-from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.kv_cells import KvCells, rows_wanted
@@ -39,7 +39,9 @@ class KvMap(Panel, can_focus=True):
         selected: the chat whose blocks are highlighted, including shared ones.
     """
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("waste")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses(
+        *("KV", "blk", "shared", "reserved", "cached", "pinned", "free", "waste")
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1, 0)", "Block to the left", show=False, id="kv.left"),

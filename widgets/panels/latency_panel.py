@@ -11,11 +11,11 @@ from typing import ClassVar
 from rich.style import Style
 from textual.binding import Binding, BindingType
 
+from engine.api.glossary import gloss, glosses
 from engine.api.knobs import KnobChange
 from engine.api.snapshot import Goodput, LatencyView, Totals
 from engine.api.telemetry import Distribution, percentile
 from widgets.figures import compact, duration, lasting, percent
-from widgets.glossary import gloss, glosses
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.line_view import LineView
@@ -79,7 +79,8 @@ class LatencyPanel(Panel, can_focus=True):
     """
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses(
-        "TTFT", "TPOT", "ITL", "queue", "p50", "p99", "good", "prefix hit", "preempt"
+        *("TTFT", "TPOT", "ITL", "queue", "p50", "p99", "n", "good", "late"),
+        *("prefix hit", "preempted"),
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [

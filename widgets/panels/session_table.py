@@ -13,9 +13,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from engine.api.glossary import glosses
 from engine.api.snapshot import Goodput, RequestView
 from widgets.figures import compact, count
-from widgets.glossary import glosses
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
 from widgets.panels.chat_row import ChatRow
@@ -37,7 +37,10 @@ from widgets.panels.session_columns import (
 class SessionTable(ScrollPanel, can_focus=True):
     """A row for each chat. The cursor stays on its chat when rows move."""
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("queue", "TTFT", "TPOT", "p99", "preempt")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses(
+        *("src", "waiting", "prefill", "decode", "queue", "TTFT", "TPOT", "p99"),
+        *("tok", "blk", "shared", "reserved", "preempted"),
+    )
 
     KEYS: ClassVar[Mapping[str, str]] = {"filter": "/", "sort": "s", "clear": "esc"}
 

@@ -17,7 +17,7 @@ from app.screens.bound import action_of, by_action
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.chats import ChatActions
-from app.screens.deck.control import EngineControl, policy_meanings
+from app.screens.deck.control import EngineControl
 from app.screens.deck.dialogue import Dialogue
 from app.screens.deck.drafts import DraftActions
 from app.screens.deck.files import ChatFiles
@@ -637,6 +637,8 @@ def palette(deck: Target) -> Iterator[SystemCommand]:
 
 def choices(deck: Target) -> Iterator[SystemCommand]:
     """The policies and the panels, each as a command of the palette."""
+    from engine.scheduling.policies import policy_meanings
+
     app, policies, meanings = deck.chat.app, deck.engine.knob("policy"), policy_meanings()
     for name in map(str, policies.allowed.choices if policies else ()):
         does = meanings.get(name, "A batching policy")

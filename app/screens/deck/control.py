@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -113,6 +112,8 @@ class EngineControl:
         if knob is None:
             self._user.refuse("No model is loaded yet, so there is no policy to choose.")
             return
+        from engine.scheduling.policies import policy_meanings
+
         meanings, now = policy_meanings(), str(knob.requested)
         items = [
             Named(name, f"{name} · now" if name == now else name, meanings.get(name, ""))
@@ -161,11 +162,3 @@ class EngineControl:
         else:
             gateway.reconnect()
             self._user.notify(f"Connecting to {readings.address}…")
-
-
-def policy_meanings() -> dict[str, str]:
-    """The first line of each policy's description, by its name."""
-    from engine.scheduling.policies import POLICIES
-
-    described = {name: inspect.getdoc(policy) or "" for name, policy in POLICIES.items()}
-    return {name: text.partition("\n")[0] for name, text in described.items()}

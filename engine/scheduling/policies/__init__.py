@@ -24,6 +24,12 @@ def policy_names() -> tuple[str, ...]:
     return tuple(POLICIES)
 
 
+def policy_meanings() -> dict[str, str]:
+    """The first line of each policy's description, by its name."""
+    described = {name: inspect.getdoc(policy) or "" for name, policy in POLICIES.items()}
+    return {name: text.partition("\n")[0] for name, text in described.items()}
+
+
 def register(path: str) -> str:
     """Register a user's own policy, given as `module:Class`; returns its name.
 

@@ -65,8 +65,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(f"widgets.panels.{module}.time_of_day", lambda seconds: "14:02:11")
     meanings = {name: f"What {name} does." for name in policy_names()}
     meanings |= {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
-    for module in ("commands", "control"):
-        monkeypatch.setattr(f"app.screens.deck.{module}.policy_meanings", lambda: meanings)
+    monkeypatch.setattr("engine.scheduling.policies.policy_meanings", lambda: meanings)
     monkeypatch.setattr(Devices, "read", lambda self, **_: READINGS)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with patch.object(Pump, "_come_again", Pump.turn):

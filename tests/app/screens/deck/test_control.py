@@ -6,8 +6,8 @@ from pathlib import Path
 
 from textual.widgets import OptionList
 
-from app.screens.deck.control import policy_meanings
 from app.screens.dialogs.dialog import PickPolicy
+from engine.scheduling.policies import policy_meanings
 from tests.app.screens.stage import REPLIES, Stage, staged
 from tests.support.scripted_engine import POLICIES
 

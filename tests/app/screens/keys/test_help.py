@@ -11,9 +11,9 @@ from textual.widgets import Static
 from app.screens.dialogs.dialog import AskText
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.keys.help import HelpScreen
+from engine.api.glossary import GLOSSES
 from engine.api.preset import Preset
 from tests.app.screens.stage import REPLIES, Stage, staged
-from widgets.glossary import GLOSSES
 from widgets.panels.kv_map import KvMap
 
 
@@ -142,7 +142,7 @@ async def test_it_says_what_the_words_of_each_panel_mean(tmp_path: Path) -> None
         for panel, words in (
             ("2", ("budget", "padding", "ended")),
             ("3", ("waste",)),
-            ("4", ("TTFT", "TPOT", "ITL", "p99", "good", "preempt")),
+            ("4", ("TTFT", "TPOT", "ITL", "p99", "good", "preempted")),
             ("5", ("CPU", "RAM", "RSS", "lag")),
             ("8", ("live", "no token", "unacked")),
         ):
