@@ -45,7 +45,7 @@ class Pump:
     a posted message would wake the loop for each token.
 
     Args:
-        refresh_keys: is called in each turn, after the sessions were polled.
+        keep_up: is called in each turn, after the sessions were polled.
         clock: monotonic seconds.
 
     Attributes:
@@ -64,7 +64,7 @@ class Pump:
         http: HttpWatch,
         chat: ChatPane,
         panels: Panels,
-        refresh_keys: Callable[[], object],
+        keep_up: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seen = True
@@ -78,7 +78,7 @@ class Pump:
         self._http = http
         self._chat = chat
         self._panels = panels
-        self._refresh_keys = refresh_keys
+        self._keep_up = keep_up
         self._clock = clock
         self._devices = Devices()
         self._log = LogFeed()
@@ -138,7 +138,7 @@ class Pump:
             self._chat.update()
         elif news:
             self._chat.update_bar()
-        self._refresh_keys()
+        self._keep_up()
         if not looked:
             return
         yield

@@ -12,11 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from widgets.chat_number import ChatNumber
+from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs, Mark
-from widgets.line import Line
+from widgets.line import Line, wrap
 from widgets.line_view import LineView
 
-ROWS = 2  # lines of a chat
 _NUMBER = 4
 _AGE = 4
 
@@ -41,7 +41,8 @@ class ChatRow:
 
 
 class ChatList(LineView, can_focus=True):
-    """Two lines for each chat: number, state and title, then model and age. Only the chats in view
+    """Two lines for each chat: number, state and title, then the rest of a long title, or the
+    model, and the age. If not all fit so, each has one line, without model. Only the chats in view
     are requested, however many there are."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -109,8 +110,8 @@ class ChatList(LineView, can_focus=True):
             self.post_message(self.Picked(self.cursor))
 
     def on_click(self, event: events.Click) -> None:
-        place = self._first + event.y // ROWS
-        if place < len(self._keys):
+        place = self._first + event.y // self._lines_each
+        if event.y // self._lines_each < self._page and place < len(self._keys):
             self.post_message(self.Picked(self._keys[place]))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -124,7 +125,11 @@ class ChatList(LineView, can_focus=True):
 
     def draw(self, width: int, height: int) -> list[Line]:
         self._drawn = self._in_view
-        return [line for key, row in self._drawn for line in self._chat(key, row, width)]
+        lines = [line for key, row in self._drawn for line in self._chat(key, row, width)]
+        if below := len(self._keys) - self._first - len(self._drawn):
+            more = f"{' ' * (_NUMBER + 3)}+{count(below)} more"
+            lines.append(self.line(width).add(more, self.palette.muted))
+        return lines
 
     def _chat(self, key: str, row: ChatRow, width: int) -> list[Line]:
         palette = self.palette
@@ -139,12 +144,17 @@ class ChatList(LineView, can_focus=True):
         line.add(self.glyphs.cursor if is_current else " ", palette.strong + over)
         line.cell(number, _NUMBER - 1, colour + over, "right").add(" ", over + palette.text)
         line.add(self.glyphs.marks[row.mark], palette.marks[row.mark] + over)
-        line.add(" ", text).cell(row.title, max(line.room - 2, 0), text)
-        line.add("*" if row.unread else " ", palette.tick + over).pad(text)
-        below = self.line(width)
-        muted = palette.muted + over
-        below.add(" " * (_NUMBER + 3), muted)
-        below.cell(row.model, max(below.room - _AGE - 2, 0), muted)
+        muted, sign = palette.muted + over, "*" if row.unread else " "
+        line.add(" ", text)
+        if self._lines_each == 1:
+            line.cell(row.title, max(line.room - _AGE - 3, 0), text)
+            line.add(sign, palette.tick + over).cell(row.age, _AGE + 1, muted, "right").pad(muted)
+            return [line]
+        title, *rest = wrap(row.title, max(line.room - 2, 1))
+        line.cell(title, max(line.room - 2, 0), text).add(sign, palette.tick + over).pad(text)
+        below = self.line(width).add(" " * (_NUMBER + 3), muted)
+        second, style = (" ".join(rest), text) if rest else (row.model, muted)
+        below.cell(second, max(below.room - _AGE - 2, 0), style)
         below.cell(row.age, _AGE + 1, muted, "right").pad(muted)
         return [line, below]
 
@@ -161,8 +171,14 @@ class ChatList(LineView, can_focus=True):
 
     @property
     def _page(self) -> int:
-        """The number of chats in view at once."""
-        return max(self.size.height // ROWS, 1)
+        """The number of chats in view at once. If not all are, a line says how many follow."""
+        if len(self._keys) <= self.size.height:
+            return max(self.size.height // self._lines_each, 1)
+        return max(self.size.height - 1, 1)
+
+    @property
+    def _lines_each(self) -> int:
+        return 2 if len(self._keys) * 2 <= self.size.height else 1
 
     def _reveal(self) -> None:
         place = self._place

@@ -59,7 +59,7 @@ class Chips(LineView):
             for label in shown
         ]
         if len(shown) < len(labels):
-            rest = f"and {len(labels) - len(shown)} more"
+            rest = f"+{len(labels) - len(shown)} more"
             lines.append(self.line(width).add(rest, palette.muted))
         return lines
 

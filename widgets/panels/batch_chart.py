@@ -22,6 +22,7 @@ from widgets.panels.plot import axis_top
 
 MAX_STEPS_PER_COLUMN = 64
 _ROOM_FOR_STEPS = 14
+_MIN_TRACK = 2  # lines
 _CELL_WIDTH = 8
 # A single decode must not look like a full batch.
 _LEAST_DECODES = 4.0
@@ -154,6 +155,9 @@ class BatchChart(Panel, can_focus=True):
         if not self._records:
             return [self.line(width).add(shorten("No step has run yet.", width), palette.muted)]
         below = height // 3 if height >= _ROOM_FOR_STEPS else 1
+        # Each of the two tracks has an axis with two labels, or is not drawn.
+        if height - below < 2 * _MIN_TRACK:
+            below = height
         chart = self._chart(width, height - below) if height > below else []
         return [*chart, *(self._steps(width, below) if below > 1 else [self._last_step(width)])]
 
@@ -220,7 +224,7 @@ class BatchChart(Panel, can_focus=True):
             return []
         ticks = {self._place(mark) for mark in self._marks}
         prefill, decode = self._tracks()
-        low = max(height * 2 // 5, 1)
+        low = max(height * 2 // 5, _MIN_TRACK)
         lines: list[Line] = []
         for track, rows in ((prefill, height - low), (decode, low)):
             if not rows:

@@ -205,7 +205,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
                 line.cell(count(number), _COUNT_WIDTH, style, "right")
             yield line
         if len(shown) < len(users):
-            yield self.line(width).add(f"{count(len(users) - len(shown))} more", palette.muted)
+            yield self.line(width).add(f"+{count(len(users) - len(shown))} more", palette.muted)
 
     def _state(self, readings: R, width: int) -> Iterator[Line]:
         """State, notes and address, in one line if they fit, and the reason for the state."""
@@ -266,7 +266,7 @@ class GatewayPanel(ScrollPanel, Generic[R], can_focus=True):
     def _flow(self, label: str, parts: Sequence[str], total: int, width: int) -> Iterator[Line]:
         """Parts in a row, with line breaks only between them, and the number of further ones."""
         more = total - len(parts)
-        pieces = [*(self._harmless(part) for part in parts), *([f"{more} more"] if more else [])]
+        pieces = [*(self._harmless(part) for part in parts), *([f"+{more} more"] if more else [])]
         if not pieces:
             return
         line = self.line(width).add(label, self.palette.muted)

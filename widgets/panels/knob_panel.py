@@ -131,6 +131,10 @@ class KnobPanel(ScrollPanel, can_focus=True):
         return len(self._entries) if self.history_shown else len(self._cursor.items)
 
     @property
+    def num_below(self) -> int:
+        return 0 if self.footer() else super().num_below  # an effect needs all of the line
+
+    @property
     def page(self) -> int:
         return max(super().page - self._help_lines, 0)
 

@@ -225,7 +225,7 @@ class LatencyPanel(Panel, can_focus=True):
             # The TPOT above also includes running requests.
             runs = name == "TPOT" and self._distribution(which).count
             why = f"no reply has ended in {lasting(span)}" if runs else "no sample"
-            head = [self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)]
+            return [self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)]
         plot = Plot(
             points=_worst(times, values, span / (2 * max(plot_width - AXIS_WIDTH - 1, 1))),
             until=until,

@@ -73,6 +73,10 @@ class LogPanel(ScrollPanel, can_focus=True):
     def num_rows(self) -> int:
         return len(self._rows)
 
+    @property
+    def num_below(self) -> int:
+        return 0  # the footer says how many newer lines there are
+
     def scroll(self, first: int) -> None:
         super().scroll(first)
         self.following = self._cursor is None and self.first >= self.num_rows - self.page

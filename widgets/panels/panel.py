@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from rich.cells import cell_len
+
+from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.line_view import LineView
@@ -44,6 +47,11 @@ class Panel(LineView):
         """The text at the bottom of the frame, as far as it fits."""
         return ""
 
+    @property
+    def num_below(self) -> int:
+        """The number of rows below those in view, which the frame states."""
+        return 0
+
     def body(self, width: int, height: int) -> list[Line]:
         """The content of the frame, as at most `height` lines of at most `width` cells."""
         raise NotImplementedError
@@ -80,9 +88,16 @@ class Panel(LineView):
             edge_style = palette.muted if y in thumb and not focused else style
             lines.append(line.add(self.glyphs.thumb if y in thumb else side, edge_style))
         bottom = self.line(width).add(bottom_left + edge, style)
-        if footer := self.glyphs.fit(shorten_parts(self.footer(), width - 5)):
-            bottom.add(" ", style).add(shorten(footer, width - 5), palette.muted).add(" ", style)
-        bottom.add(edge * (bottom.room - 1) + bottom_right, style)
+        footer, room = self.footer(), width - 5
+        more = f" +{count(self.num_below)} more " if self.num_below else ""
+        # The first part of the footer comes first.
+        if cell_len(footer.partition(" · ")[0]) > room - len(more):
+            more = ""
+        room -= len(more)
+        if footer := self.glyphs.fit(shorten_parts(footer, room)):
+            bottom.add(" ", style).add(shorten(footer, room), palette.muted).add(" ", style)
+        bottom.add(edge * (bottom.room - 1 - len(more)), style).add(more, palette.muted)
+        bottom.add(bottom_right, style)
         return [*lines, bottom]
 
     def _write_title(self, line: Line, width: int) -> None:

@@ -81,7 +81,8 @@ class Plot:
             at = self._row(self.target, rows, top)
             if row == at:
                 return f"≤{self.label(self.target)}", palette.good
-            if row == rows - 1 and at == rows - 2:
+            # Two nearly equal labels would say less than one, if there is another below.
+            if row == rows - 1 and at == rows - 2 and rows > 2:
                 return "", palette.muted
         if row == rows - 1:
             return self.label(top), palette.muted

@@ -47,6 +47,10 @@ class ScrollPanel(Panel):
         """The number of rows in view at once."""
         return max(self.size.height - (2 if self.framed else 1), 0)
 
+    @property
+    def num_below(self) -> int:
+        return max(self.num_rows - self.first - self.page, 0) if self.page else 0
+
     def scroll(self, first: int) -> None:
         """Put row `first` at the top, clamped to the rows."""
         self.first = max(0, min(first, self.num_rows - self.page))

@@ -77,6 +77,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._cursor = ListCursor[ChatRow](lambda row: row.key)
         self._goodput: Goodput | None = None
         self._paused = False
+        self._awaited = ""  # the key of the chat that is to come into view
 
     def show(
         self,
@@ -95,7 +96,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._chats = chats
         self._goodput, self._paused = goodput, paused
         if self.is_other(chats, goodput, paused):
-            self._arrange()
+            self._rearrange() if self._awaited else self._arrange()
             self.redraw()
 
     def set_filter(self, text: str) -> None:
@@ -112,6 +113,11 @@ class SessionTable(ScrollPanel, can_focus=True):
     def current(self) -> ChatRow | None:
         """The chat under the cursor."""
         return self._cursor.item
+
+    def point_at(self, key: str) -> None:
+        """Put the cursor on the chat of this key, in view as soon as there is a row for it."""
+        self._cursor.key = self._awaited = key
+        self._rearrange()
 
     @property
     def num_rows(self) -> int:
@@ -161,6 +167,7 @@ class SessionTable(ScrollPanel, can_focus=True):
             self._field.place(x, 0, min(cell_len(self.filter) + 1, self._filter_room))
 
     def on_resize(self) -> None:
+        self.reveal(self.cursor)
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
@@ -240,6 +247,8 @@ class SessionTable(ScrollPanel, can_focus=True):
     def _rearrange(self) -> None:
         """Filter and sort the rows again, with the cursor in view."""
         self._arrange()
+        if (row := self.current) and row.key == self._awaited:
+            self._awaited = ""
         self.reveal(self.cursor)
         self.redraw()
 

@@ -53,6 +53,8 @@ class Target(Protocol):
     @property
     def is_at_engine(self) -> bool: ...
     @property
+    def is_zoomed(self) -> bool: ...
+    @property
     def escape(self) -> str: ...
     def has_class(self, *names: str) -> bool: ...
     def to_chat(self) -> None: ...
@@ -574,8 +576,15 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         lambda d: d.zoom(),
-        Key("z", "view.zoom", "Zoom panel", "Show one panel on the whole screen"),
+        Key("z", "view.zoom", "Zoom", "Show one panel on the whole screen", show=True),
         Offer(11, "Zoom panel"),
+        when=lambda d: not d.is_zoomed,
+    ),
+    Command(
+        lambda d: d.zoom(),
+        Key("z", "view.zoom", "All panels", show=True),
+        alias="view.unzoom",
+        when=lambda d: d.is_zoomed,
     ),
 )
 

@@ -19,6 +19,7 @@ from textual.widgets import TextArea
 from app.screens.bound import key_of
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.keeper import ChatKeeper
+from app.screens.chats.numbering import session_of
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.chats import ChatActions
 from app.screens.deck.commands import BY_NAME, bindings, typed
@@ -51,7 +52,9 @@ from widgets.panels.log_panel import LogPanel
 from widgets.panels.session_table import SessionTable
 
 WIDE = 170  # columns from which the chats are listed at the side, unless the user chose otherwise
-LEAST = 150  # columns below which there is no room for them
+LEAST = 150  # columns below which there is no room for them, and a table above the chat has them
+TABLE_HEIGHT = 24  # lines from which that table leaves the chat enough of them
+CROWD = 8  # chats, more of which get the room of an empty chat
 
 # An Escape this soon after leaving something is probably one press too many, and must not stop the
 # reply.
@@ -73,6 +76,8 @@ class Deck(Screen[None]):
 
     `deck.tcss` lays the panes out by these classes: `-engine` if only one of chat and engine fits
     and the engine is on view; `-chats` while all chats are listed at the side, in place of tabs;
+    `-table` while their table stands above the chat, where there is no room at the side; `-blank`
+    while an empty chat gives its room to that table, because there are many chats;
     `-gateway` if a gateway runs or its panel was selected, and `-mqtt` or `-http` for the panel of
     the two that is on view; `-spare` while the selected panel is one that low terminals leave out;
     `-pair` while latencies or devices are selected, which share a page; and one of each breakpoint.
@@ -133,7 +138,7 @@ class Deck(Screen[None]):
         self.panel_bar = PanelBar([name for name, _ in panels.numbered], glyphs, id="panels")
         self.key_bar = KeyBar(glyphs)
         watches = self.engine, self.mqtt, self.http
-        self.pump = Pump(self, sessions, *watches, chat, panels, self.refresh_keys)
+        self.pump = Pump(self, sessions, *watches, chat, panels, self.keep_up)
         self.clock: Callable[[], float] = time.monotonic
         self._panel = 0
         self._gateway = panels.http if self.mqtt.gateway is None else panels.mqtt
@@ -229,6 +234,11 @@ class Deck(Screen[None]):
             )
         self.refresh_bindings()
 
+    def keep_up(self) -> None:
+        """Update the key bar and the layout to the present chats. The pump calls this each turn."""
+        self.refresh_keys()
+        self.place_chats()
+
     def refresh_keys(self) -> None:
         """Update the key bar if Escape has another command now, or if a reply can be continued or
         regenerated and could not before, or the reverse."""
@@ -247,14 +257,19 @@ class Deck(Screen[None]):
     def switched(self) -> None:
         """Show the current session of the list, after another one has become that."""
         self.drafts.keep()  # of the chat before, which is shown until `update`
-        self.panels.kv.select(self.sessions.number_of(self.sessions.current))
+        session = self.sessions.current
+        self.panels.kv.select(self.sessions.number_of(session))
         self.chat.update()
+        self.place_chats()
+        if self.has_class("-table"):
+            self.panels.table.point_at(session.key)
         self.refresh_bindings()
         self.leave()
 
     def read(self) -> None:
         """Give the messages the focus; the newest one in view becomes the current one."""
         self.remove_class("-engine")
+        self.place_chats()
         self.set_focus(self.chat.transcript)
 
     @property
@@ -305,6 +320,7 @@ class Deck(Screen[None]):
             self._came_to = None
             self.refresh_keys()
         self.drafts.changed()
+        self.place_chats()
 
     @on(Completions.Clicked)
     def complete(self) -> None:
@@ -421,6 +437,7 @@ class Deck(Screen[None]):
         """Give the prompt the focus. A zoomed panel is left first: hidden behind it, the prompt
         would lose the focus at once."""
         self.remove_class("-engine")
+        self.place_chats()
         area = self.chat.prompt.area
         if self.maximized not in (None, *area.ancestors_with_self):
             self.minimize()
@@ -432,33 +449,59 @@ class Deck(Screen[None]):
             self.to_chat()
         else:
             self.set_class(not self.has_class("-split"), "-engine")
+            self.place_chats()
             self._focus_panel()
 
     def toggle_chats(self) -> None:
-        """Show the chats at the side and go to them; if the focus is there already, hide them."""
-        width = self.app.size.width
-        if width < LEAST:
+        """Show the chats, at the side or above the chat, and go to them; if the focus is there
+        already, hide them."""
+        is_beside = self.app.size.width >= LEAST
+        shown, chats = ("-chats", self.chat.list) if is_beside else ("-table", self.panels.table)
+        if not is_beside and not self._has_table_room:
             find = self.user.key_of("chat.find")
-            self.notify(f"Chats are listed at the side from {LEAST} columns on; {find} finds them.")
+            self.notify(f"There is no room to list the chats; {find} finds them.")
             return
-        self._chats_wanted = not self.has_class("-chats") or not self.chat.list.has_focus
-        self._arrange_chats(width)
+        self._chats_wanted = not self.has_class(shown) or not chats.has_focus
+        self.place_chats()
         self.chat.update_bar()
         if self._chats_wanted:
-            self.chat.list.focus()
+            chats.focus()
         else:
             self.chat.prompt.area.focus()
 
-    def _arrange_chats(self, width: int) -> None:
-        wanted = self._chats_wanted
-        self.set_class(
-            width >= (WIDE if wanted is None else LEAST) and wanted is not False, "-chats"
-        )
+    def place_chats(self) -> None:
+        """Show the chats at the side where they fit, else in a table above the chat if there are
+        several. An empty chat gives its room to the table if there are many."""
+        width, wanted = self.app.size.width, self._chats_wanted
+        beside = width >= (WIDE if wanted is None else LEAST) and wanted is not False
+        snapshot, session = self.engine.snapshot, self.sessions.current
+        chats = {session_of(view) for view in snapshot.requests} if snapshot else set()
+        chats |= {one.key for one in self.sessions.sessions}
+        blank = len(chats) > CROWD and session.is_empty and not self.chat.prompt.text
+        asked = bool(wanted) or blank or (len(chats) > 1 and self.has_class("-narrow"))
+        table = self._has_table_room and wanted is not False and asked
+        blank = blank and (table or self.has_class("-split"))
+        if blank is not self.has_class("-blank"):
+            # The grid is filled in the order of the children.
+            behind = self.panels.devices if blank else self.panels.latency
+            self.query_one("#body").move_child(self.chat, before=behind)
+        if table and not self.has_class("-table"):
+            self.panels.table.point_at(session.key)
+        self.set_class(beside, "-chats")
+        self.set_class(table, "-table")
+        self.set_class(blank, "-blank")
+
+    @property
+    def _has_table_room(self) -> bool:
+        """Whether there is room for a table of chats above the chat, and the chat is on view."""
+        narrow = self.has_class("-narrow") or self.has_class("-rail")
+        return narrow and self.app.size.height >= TABLE_HEIGHT and not self.has_class("-engine")
 
     def show_panel(self, number: int) -> None:
         """Go to a panel."""
         if not self.has_class("-split"):
             self.add_class("-engine")
+        self.place_chats()
         self._select_panel(number - 1)
         self._focus_panel()
 
@@ -481,11 +524,17 @@ class Deck(Screen[None]):
         self.show_panel(names.index("Knobs") + 1)
         self.panels.knobs.show_history(True)
 
+    @property
+    def is_zoomed(self) -> bool:
+        """Whether one pane has the whole screen."""
+        return self.maximized is not None
+
     def zoom(self) -> None:
-        if self.maximized is not None:
+        if self.is_zoomed:
             self.minimize()
         elif self.focused is not None:
             self.maximize(self.focused)
+        self.refresh_bindings()
 
     def on_descendant_focus(self) -> None:
         """Show the focused pane, which a zoomed one would cover."""
@@ -499,7 +548,7 @@ class Deck(Screen[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._keep_focus)
-        self._arrange_chats(event.size.width)
+        self.call_after_refresh(self.place_chats)
 
     def _select_panel(self, place: int) -> None:
         self._panel = place

@@ -64,18 +64,27 @@ async def test_ten_decodes_are_read_beside_a_prompt_of_thousands() -> None:
 
 async def test_a_column_is_read_to_an_eighth_of_a_cell() -> None:
     chart = BatchChart(UNICODE)
-    async with hosted(chart, 40, 6):
+    async with hosted(chart, 40, 7):
         steps = [record(n, prefill_tokens=n, decode_tokens=0, budget=16) for n in range(1, 7)]
         chart.show(steps, 16)
-        assert plot(chart) == ["▔▔▔▔▔▔", "▁▂▃▄▅▆", "      "]
+        assert plot(chart) == ["▔▔▔▔▔▔", "▁▂▃▄▅▆", "      ", "      "]
+
+
+async def test_without_room_for_two_labels_on_each_axis_there_are_figures_alone() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 70, 6):
+        chart.show(STEPS, BUDGET)
+        assert rows(chart)[1].split()[1:4] == ["step", "took", "forward"]
+        assert rows(chart)[2].split()[1:3] == ["5", "12ms"]
+        assert chart.glyphs.axis not in "".join(rows(chart))
 
 
 async def test_the_least_work_is_seen() -> None:
     chart = BatchChart(UNICODE)
-    async with hosted(chart, 40, 6):
+    async with hosted(chart, 40, 7):
         full = record(1, prefill_tokens=2048, decode_tokens=400, budget=2048)
         chart.show([full, record(2, prefill_tokens=1, decode_tokens=1, budget=2048)], 2048)
-        assert [row[-2:] for row in plot(chart)] == ["█▔", "█▁", "⣶⣀"]
+        assert [row[-2:] for row in plot(chart)] == ["█▔", "█▁", "⣶ ", "⣿⣀"]
 
 
 async def test_far_below_the_budget_the_axis_ends_near_the_work() -> None:
@@ -256,7 +265,7 @@ async def test_half_of_the_axis_is_labelled_where_there_is_room() -> None:
 )
 async def test_the_last_step_in_figures(width: int, text: str) -> None:
     chart = BatchChart(UNICODE)
-    async with hosted(chart, width, 5):
+    async with hosted(chart, width, 7):
         chart.show(STEPS, BUDGET)
         assert rows(chart)[-2][2:-2].rstrip() == text
 
@@ -282,6 +291,6 @@ def test_cells_add_up(steps: list[tuple[int, int]], height: int) -> None:
 async def test_what_a_step_waited_for_structures_is_a_phase() -> None:
     chart = BatchChart(UNICODE)
     times = replace(STEPS[-1].times, mask=0.0031)
-    async with hosted(chart, 94, 5):
+    async with hosted(chart, 94, 7):
         chart.show((*STEPS[:-1], replace(STEPS[-1], times=times)), BUDGET)
         assert "sample 0.5ms mask 3.1ms prep 0.2ms" in rows(chart)[-2]

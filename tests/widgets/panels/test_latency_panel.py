@@ -59,7 +59,7 @@ async def test_a_chart_is_drawn_in_three_lines_too() -> None:
     panel = LatencyPanel()
     async with hosted(panel, 43, 11):
         panel.show(LATENCY, TOTALS, GOODPUT)
-        assert [row[2:9] for row in rows(panel)[7:10]] == ["      │", "≤450ms┤", "       "]
+        assert [row[2:9] for row in rows(panel)[7:10]] == ["  1.00s┤"[1:], "≤450ms┤", "       "]
         panel.show(EMPTY, TOTALS, GOODPUT)
         assert "TTFT: no sample" in rows(panel)[7]
 

@@ -109,7 +109,7 @@ NONE = Distribution(0, math.nan, math.nan, math.nan)
 
 async def test_what_is_left_out_of_a_list_is_counted() -> None:
     users = tuple(UserView(f"user-{n}", 1, 0, 0) for n in range(9))
-    assert "user-5 1 · 3 more" in " ".join(await shown(replace(MQTT, users=users), 120))
+    assert "user-5 1 · +3 more" in " ".join(await shown(replace(MQTT, users=users), 120))
 
 
 async def test_a_large_panel_has_a_row_for_each_user_and_whole_messages() -> None:
@@ -136,7 +136,7 @@ async def test_a_large_panel_has_a_row_for_each_user_and_whole_messages() -> Non
             "",
         ]
         panel.show(replace(MANY, users=MQTT.users * 5))
-        assert "6 more" in texts(panel)
+        assert "+6 more" in texts(panel)
         assert len([line for line in texts(panel) if "topic/" in line]) > 3  # in a row each
 
 

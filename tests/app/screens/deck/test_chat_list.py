@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.geometry import Offset
 
 from tests.app.screens.stage import REPLIES, Stage, staged
@@ -43,11 +44,14 @@ async def test_all_chats_stand_at_the_side_where_there_is_room(tmp_path: Path) -
 async def test_the_side_grows_with_the_terminal(tmp_path: Path) -> None:
     """Titles had 20 cells, however wide the terminal was."""
     title = "Who built the Roman roads, and how were they drained?"
-    for columns, shown in ((170, "Who built the Roman…"), (240, title[:32] + "…")):
+    for columns, first in (
+        (170, "Who built the Roman"),
+        (240, "Who built the Roman roads, and how"),
+    ):
         async with staged(tmp_path, size=(columns, 40)) as stage:
             stage.sessions.rename(stage.sessions.current, title)
             await stage.turn()
-            assert listed(stage)[0].endswith(shown)
+            assert listed(stage)[0].rstrip().endswith(f" {first}")
 
 
 async def test_a_chat_is_opened_by_key_and_click(tmp_path: Path) -> None:
@@ -81,9 +85,28 @@ async def test_the_key_shows_goes_there_and_hides(tmp_path: Path) -> None:
         await stage.press("ctrl+t")
         assert not view.display
         assert stage.deck.chat.prompt.area.has_focus
-    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_where_the_side_has_no_room_the_key_shows_a_table_above_the_chat(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        table, area = stage.deck.panels.table, stage.deck.chat.prompt.area
+        assert not table.display
         await stage.press("ctrl+t")
-        assert stage.toasts == ["Chats are listed at the side from 150 columns on; f3 finds them."]
+        await stage.settle()
+        assert table.has_focus
+        assert 0 < table.region.height < area.region.y
+        await stage.press("ctrl+t")
+        assert not table.display
+        assert area.has_focus
+
+
+async def test_a_terminal_without_room_for_a_table_says_what_finds_chats(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 20)) as stage:
+        await stage.press("ctrl+t")
+        assert stage.toasts == ["There is no room to list the chats; f3 finds them."]
 
 
 async def test_what_another_program_does_is_seen(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.screens.stage import REPLIES, staged
+from tests.app.screens.stage import REPLIES, Stage, staged
 from tests.widgets.hosting import rows, settle
 from widgets.panels.session_table import SessionTable
 
@@ -237,3 +237,75 @@ async def test_the_map_is_as_high_as_it_can_use(
         monkeypatch.setattr(kv, "refresh", lambda *_, layout=False, **__: laid_out.append(layout))
         await stage.turn(2)
         assert not any(laid_out)
+
+
+MANY = 10  # chats, more than an empty chat keeps its room for
+
+
+async def crowded(stage: Stage) -> None:
+    """Open so many chats, and then an empty one."""
+    for number in range(MANY):
+        await stage.press("ctrl+n")
+        await stage.send(f"question {number}")
+        await stage.turn(1)
+    await stage.press("ctrl+n")
+    await stage.settle()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 40), (160, 30), (160, 48), (200, 60)])
+async def test_an_empty_chat_gives_its_room_to_the_table_of_many(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        table, chat = stage.deck.panels.table, stage.deck.chat
+        await crowded(stage)
+        shown = table.region
+        assert shown.height > chat.region.height
+        assert shown.bottom <= chat.region.y
+        assert chat.prompt.area.region.height >= 1
+        text = await stage.screen()
+        assert all(f"question {number}" in text for number in range(MANY))
+        assert "Ask anything." in text
+        # With the first key the chat has its room again.
+        await stage.press("h")
+        await stage.settle()
+        assert table.region.height < shown.height
+        assert chat.prompt.area.region.bottom > shown.bottom
+
+
+async def test_a_small_terminal_has_chat_strip_and_table(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        assert not stage.deck.panels.table.display, "one chat needs no table"
+        for text in ("one", "two"):
+            await stage.press("ctrl+n")
+            await stage.send(text)
+            await stage.finish()
+        lines = (await stage.screen()).splitlines()
+        assert "Chats 2" in lines[0]
+        assert "▸   2   two" in "\n".join(lines[1:6])
+        assert "The second reply." in "\n".join(lines[7:])
+        assert "tok/s" in lines[-2]
+        # The table follows the chat on view.
+        await stage.press("alt+1")
+        assert "▸   1   one" in await stage.screen()
+        await stage.press("f2")
+        assert not stage.deck.has_class("-table")
+
+
+async def test_rows_out_of_view_are_counted(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        await crowded(stage)
+        await stage.press("alt+1")
+        stage.deck.panels.table.action_edge(-1)
+        await stage.settle()
+        assert f"+{MANY - 4} more" in (await stage.screen()).splitlines()[6]
+
+
+async def test_zoom_is_in_the_key_bar(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(120, 40)) as stage:
+        for panel in "1234567":
+            await stage.press("f2", panel)
+            await stage.bar("z Zoom")
+            await stage.press("z")
+            await stage.bar("z All panels")
+            await stage.press("z", "f2")
