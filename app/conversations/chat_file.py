@@ -54,6 +54,7 @@ class _Chat(BaseModel):
     leaf: str | None
     is_named: bool = False
     is_archived: bool = False
+    pinned_at: _Moment | None = None
     messages: list[dict[str, Any]]
 
 
@@ -71,6 +72,7 @@ def dump(chats: Iterable[tuple[Conversation, list[Message]]]) -> str:
             "leaf": chat.leaf,
             "is_named": chat.is_named,
             "is_archived": chat.is_archived,
+            "pinned_at": chat.pinned_at,
             "messages": _dumped(messages),
         }
         for chat, messages in chats
@@ -189,6 +191,7 @@ def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
         updated=found.updated,
         is_named=found.is_named,
         is_archived=found.is_archived,
+        pinned_at=found.pinned_at,
         is_open=False,
     )
     ids: dict[str, str] = {}

@@ -37,6 +37,7 @@ def fork(store: Store, conversation: Conversation, leaf: str | None) -> Conversa
         number=None,
         is_open=True,
         is_archived=False,
+        pinned_at=None,
         forked_from=conversation.id,
     )
     store.number(forked)

@@ -251,7 +251,7 @@ class ShownBranch:
             return
         conversation = self.conversation
         conversation.system, conversation.sampling = kept.system, kept.sampling
-        conversation.is_archived = kept.is_archived
+        conversation.is_archived, conversation.pinned_at = kept.is_archived, kept.pinned_at
         if not self._is_changed:
             conversation.title, conversation.is_named = kept.title, kept.is_named
 

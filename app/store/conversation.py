@@ -37,6 +37,8 @@ class Conversation:
         forked_from: id of the conversation that it was forked from.
         is_archived: whether tabs, list and search leave it out by default.
         deleted_at: seconds since the epoch; None unless it is deleted and can still be restored.
+        pinned_at: seconds since the epoch; None if it is not pinned. Lists begin with the pinned
+            chats, the one that was pinned first above the others.
     """
 
     id: str = field(default_factory=new_id)
@@ -54,6 +56,7 @@ class Conversation:
     forked_from: str | None = None
     is_archived: bool = False
     deleted_at: float | None = None
+    pinned_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

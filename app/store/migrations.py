@@ -229,5 +229,14 @@ CREATE INDEX batch_by_user ON batch (user, number);
 CREATE INDEX batch_unfinished ON batch (lease) WHERE ended IS NULL;
 CREATE INDEX batch_reading ON batch (input) WHERE ended IS NULL;
 """,
+    """
+ALTER TABLE conversation ADD COLUMN pinned_at REAL;
+DROP TRIGGER roster_changed;
+CREATE TRIGGER roster_changed
+AFTER UPDATE OF title, number, updated, leaf, is_archived, deleted_at, pinned_at ON conversation
+BEGIN
+    UPDATE roster SET version = version + 1;
+END;
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -37,6 +37,7 @@ class Query:
         source: the chat's front end; empty for any.
         after, before: seconds since the epoch, the latter exclusive; None for any time.
         archived: whether to include archived chats.
+        pinned: whether the chat is pinned; None for any.
     """
 
     phrases: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class Query:
     after: float | None = None
     before: float | None = None
     archived: bool = False
+    pinned: bool | None = None
 
     @property
     def match(self) -> str:
@@ -124,4 +126,11 @@ def _yes(name: str, value: str) -> bool:
     return value == "yes"
 
 
-_FILTERS = {"model": _model, "source": _source, "after": _date, "before": _date, "archived": _yes}
+_FILTERS = {
+    "model": _model,
+    "source": _source,
+    "after": _date,
+    "before": _date,
+    "archived": _yes,
+    "pinned": _yes,
+}

@@ -18,9 +18,9 @@ from engine.api.tools import ToolUse
 SAVE_CONVERSATION = """
 INSERT INTO conversation
     (id, title, system, sampling, user, source, created, updated, leaf, is_open,
-    number, is_named, forked_from, is_archived)
+    number, is_named, forked_from, is_archived, pinned_at)
 VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open,
-    :number, :is_named, :forked_from, :is_archived)
+    :number, :is_named, :forked_from, :is_archived, :pinned_at)
 ON CONFLICT (id) DO UPDATE SET
     title = iif(is_named, title, :title), is_named = max(is_named, :is_named),
     updated = :updated, leaf = :leaf, number = :number
@@ -73,6 +73,7 @@ def conversation_values(conversation: Conversation) -> dict[str, object]:
         "is_named": int(conversation.is_named),
         "forked_from": conversation.forked_from,
         "is_archived": int(conversation.is_archived),
+        "pinned_at": conversation.pinned_at,
     }
 
 

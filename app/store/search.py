@@ -22,6 +22,7 @@ TITLE_WEIGHT = 10.0
 _FILTERS = """
     conversation.deleted_at IS NULL
     AND (:archived OR NOT conversation.is_archived)
+    AND (:pinned IS NULL OR (conversation.pinned_at IS NOT NULL) = :pinned)
     AND (:source = '' OR conversation.source = :source)
     AND (:model = '' OR conversation.id IN (
         SELECT conversation_id FROM message WHERE instr(lower(model), :model)
@@ -144,6 +145,7 @@ class Search:
     def _find(self, db: Database, query: Query, most: int) -> list[Found]:
         values = {
             "archived": query.archived,
+            "pinned": query.pinned,
             "source": query.source,
             "model": query.model,
             "after": query.after,

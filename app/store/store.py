@@ -50,7 +50,7 @@ DELETE FROM conversation WHERE id IN (
 )
 """
 
-_LABEL = frozenset(("title", "number", "is_named", "is_open", "is_archived"))
+_LABEL = frozenset(("title", "number", "is_named", "is_open", "is_archived", "pinned_at"))
 
 # Conversations deleted longer ago are removed when a program opens the store.
 UNDO_SECONDS = 3600.0
@@ -189,8 +189,8 @@ class Store:
             conversation.number = next(free)
 
     def save_label(self, conversation: Conversation, *names: str) -> None:
-        """Update some of its title, its number and whether it is named, open or archived; does
-        nothing if it was deleted.
+        """Update some of its title, its number, whether it is named, open or archived, and when it
+        was pinned; does nothing if it was deleted.
 
         Other columns stay: another program may have changed them since it was read.
         """

@@ -8,10 +8,10 @@ from app.store.database import Database
 
 _CHATS = """
 SELECT conversation.id, title, conversation.number, source, user, updated,
-    coalesce(message.model, '') AS model
+    coalesce(message.model, '') AS model, pinned_at IS NOT NULL AS is_pinned
 FROM conversation LEFT JOIN message ON message.id = conversation.leaf
 WHERE deleted_at IS NULL AND NOT is_archived
-ORDER BY updated DESC
+ORDER BY pinned_at IS NULL, pinned_at, updated DESC
 """
 
 
@@ -23,6 +23,7 @@ class ChatSummary:
         number: None if it never was on a screen.
         updated: seconds since the epoch.
         model: of its last reply; empty if there is none.
+        is_pinned: whether the user pinned it.
     """
 
     id: str
@@ -32,6 +33,7 @@ class ChatSummary:
     user: str
     updated: float
     model: str
+    is_pinned: bool
 
 
 class Summaries:
@@ -45,8 +47,10 @@ class Summaries:
         self._db = database
 
     def all(self) -> list[ChatSummary]:
-        """Chats that are neither archived nor deleted, the last used first."""
-        return [ChatSummary(*row) for row in self._db.read(_CHATS)]
+        """Chats that are neither archived nor deleted: the pinned ones in the order in which they
+        were pinned, then the others, the last used first."""
+        rows = map(dict, self._db.read(_CHATS))
+        return [ChatSummary(**(row | {"is_pinned": bool(row["is_pinned"])})) for row in rows]
 
     def version(self) -> int:
         """A number that changes whenever a chat is added, changed or removed, by any program.

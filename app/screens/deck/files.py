@@ -68,7 +68,8 @@ class ChatFiles:
             return
         chats, _ = load(text)
         ((chat, messages),) = chats
-        chat = replace(chat, title=f"{chat.title} (copy)", is_named=True, is_archived=False)
+        title = f"{chat.title} (copy)"
+        chat = replace(chat, title=title, is_named=True, is_archived=False, pinned_at=None)
         with self._user.errors_shown():
             import_chats(self._sessions.store, [(chat, messages)])
             self._chats.open(chat.id)

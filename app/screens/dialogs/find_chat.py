@@ -32,7 +32,7 @@ from widgets.line import shorten
 _SNIPPET = 90  # characters
 _PREVIEW = 600
 _BESIDE = 7  # cells: an excerpt's indent, the padding of an option, the scrollbar
-_HINT = "words, “a phrase”, model:qwen source:mqtt after:2026-11-01 before:… archived:yes"
+_HINT = "words, “a phrase”, model:qwen source:mqtt after:2026-11-01 archived:yes pinned:yes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class FindChat(Finder[Chosen]):
         "source:you": "chats of the screen; source:mqtt are those held over MQTT",
         "after:2026-11-01": "a message is from that day on; before:… from before it",
         "archived:yes": "archived chats too",
+        "pinned:yes": "pinned chats; pinned:no are the others",
     }
 
     def __init__(

@@ -232,27 +232,31 @@ def test_a_turn_leaves_alone_what_another_program_made_of_the_chat(
     theirs = other.conversations()[0]
     theirs.system, theirs.sampling = "Be brief.", {"top_k": 3}
     theirs.title, theirs.is_named, theirs.is_archived = "Theirs", True, True
+    theirs.pinned_at = 1.0
     other.save_settings(theirs)
-    other.save_label(theirs, "title", "is_named", "is_archived")
+    other.save_label(theirs, "title", "is_named", "is_archived", "pinned_at")
     session.send("two")
     settle(engine, session)
     (kept,) = store.conversations()
     assert (kept.system, kept.sampling) == ("Be brief.", {"top_k": 3})
     assert (kept.title, kept.is_named, kept.is_archived) == ("Theirs", True, True)
+    assert kept.pinned_at == 1.0
     assert kept.leaf == session.conversation.leaf
 
 
-def test_settings_and_archiving_of_another_program_are_followed(
+def test_settings_archiving_and_pinning_by_another_program_are_read(
     engine: ScriptedEngine, store: Store, other: Store
 ) -> None:
     session = begun(engine, store, "one")
     session.look()
     theirs = other.conversations()[0]
     theirs.system, theirs.sampling, theirs.is_archived = "Be brief.", {"top_k": 3}, True
+    theirs.pinned_at = 1.0
     other.save_settings(theirs)
-    other.save_label(theirs, "is_archived")
+    other.save_label(theirs, "is_archived", "pinned_at")
     session.look()
     assert session.conversation.is_archived
+    assert session.conversation.pinned_at == 1.0
     session.send("two")
     submission = engine.submissions[-1]
     assert submission.sampling["top_k"] == 3
@@ -278,10 +282,11 @@ def test_a_fork_shares_its_blocks_with_the_chat_that_it_comes_from(
 ) -> None:
     session = begun(engine, store, "one " * 40, "two " * 40, "three")
     session.conversation.sampling = {"top_k": 3}
-    session.conversation.is_archived = True
+    session.conversation.is_archived, session.conversation.pinned_at = True, 1.0
     forked = fork(store, session.conversation, session.messages[3].id)
     assert (forked.sampling, forked.forked_from) == ({"top_k": 3}, session.conversation.id)
     assert not forked.is_archived, "it is being gone on with"
+    assert forked.pinned_at is None
     other = ChatSession(engine, forked, store)
     copies = other.messages
     assert [m.content for m in copies] == [m.content for m in session.messages[:4]]

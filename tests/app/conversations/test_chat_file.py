@@ -21,6 +21,7 @@ from engine.api.stream import Usage
 def a_chat() -> tuple[Conversation, list[Message]]:
     """A chat of two branches that has all there is."""
     chat = Conversation(title="Trip", system="Be brief.", sampling={"temperature": 0.2})
+    chat.pinned_at = 1.0
     question = Message(
         conversation_id=chat.id,
         parent_id=None,

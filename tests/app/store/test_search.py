@@ -157,8 +157,11 @@ def test_filters(store: Store, search: Search) -> None:
     keep(store, "old", "Hi", "word", model="Qwen3-8B", updated=10 * day)
     keep(store, "new", "Hi", "word", model="llama", updated=20 * day)
     keep(store, "theirs", "Hi", "word", source="mqtt", updated=30 * day)
-    keep(store, "put away", "Hi", "word", is_archived=True, updated=40 * day)
+    keep(store, "put away", "Hi", "word", is_archived=True, pinned_at=1.0, updated=40 * day)
     assert find(search, "") == ["theirs", "new", "old"]
+    assert find(search, "pinned:yes") == []
+    assert find(search, "pinned:yes archived:yes word") == ["put away"]
+    assert find(search, "pinned:no word") == ["theirs", "new", "old"]
     assert find(search, "word model:qwen") == ["old"]
     assert find(search, "model:qwen") == ["old"]
     assert find(search, "source:mqtt word") == ["theirs"]
@@ -196,6 +199,7 @@ def test_dates_are_those_of_messages_with_words_and_without(store: Store, search
         ("source:web", "source is 'web'; allowed are you, mqtt"),
         ("after:soon", "after is 'soon'; it must be a day such as 2026-11-01"),
         ("archived:x", "archived is 'x'; allowed are yes, no"),
+        ("pinned:x", "pinned is 'x'; allowed are yes, no"),
     ],
 )
 def test_a_filter_that_cannot_be_is_told(text: str, sentence: str) -> None:
