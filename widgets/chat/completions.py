@@ -1,4 +1,4 @@
-"""Completions: the commands that a line with a slash may mean."""
+"""Completions: the commands that a line with a slash may mean, and the paths after an `@`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ class Completion:
         label: its text in the list.
         text: the text that accepting it writes.
         is_whole: whether the command is complete without arguments.
+        start: the column of the cursor's line from which the text replaces all before the cursor;
+            None replaces the whole text.
+        attaches: the path of the file that accepting it attaches; empty for none.
     """
 
     label: str
     does: str
     text: str
     is_whole: bool
+    start: int | None = None
+    attaches: str = ""
 
 
 class Completions(LineView):

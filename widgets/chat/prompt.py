@@ -33,7 +33,9 @@ class PromptArea(TextArea):
 
     Attributes:
         sent: the history for the Up key, oldest first.
-        offers: returns the completions of a text.
+        offers: returns the completions of a text, given also the cursor's line up to the cursor,
+            which is empty while text is selected.
+        attach: attaches the file at a path; False if that was refused, with a message to the user.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -47,6 +49,7 @@ class PromptArea(TextArea):
 
     GLOSS: ClassVar[dict[str, str]] = {
         "/": "a command or a saved prompt: a list shows, Tab completes, Enter runs it",
+        "@": "a file, by its path: a list shows, Tab or Enter attaches it",
         "^w": "deletes a word; in an empty prompt it closes the chat",
         "a long paste": "is attached; Backspace in an empty prompt takes it away",
     }
@@ -74,8 +77,10 @@ class PromptArea(TextArea):
         # A blinking cursor would repaint an idle screen twice a second.
         self.cursor_blink = False
         self._completions = completions
-        self._offered_for = ""
-        self.offers: Callable[[str], Sequence[Completion]] = lambda _: ()
+        self._offered_for = ("", "")
+        self._closed_for: str | None = None  # the text whose list was closed by Escape
+        self.offers: Callable[[str, str], Sequence[Completion]] = lambda _text, _before: ()
+        self.attach: Callable[[str], bool] = lambda _: False
         self.sent: Sequence[str] = ()
         self._recalled: int | None = None
         self._draft = ""
@@ -97,6 +102,7 @@ class PromptArea(TextArea):
         if key == "tab":
             self.complete()
         elif key == "escape":
+            self._closed_for = self.text
             self._completions.show(())
         else:
             self._completions.move(1 if key == "down" else -1)
@@ -104,19 +110,31 @@ class PromptArea(TextArea):
     def offer(self) -> Completion | None:
         """The completion under the cursor; None if the text has none. If keys have come faster than
         the list of completions, it is updated first."""
-        text = self.text
-        if text != self._offered_for:
-            self._offered_for = text
-            self._completions.show(self.offers(text))
+        row, column = self.cursor_location
+        before = self.document[row][:column] if self.selection.is_empty else ""
+        state = self.text, before
+        if state != self._offered_for:
+            self._offered_for = state
+            is_closed = self._closed_for == self.text
+            self._closed_for = self._closed_for if is_closed else None
+            self._completions.show(() if is_closed else self.offers(*state))
         return self._completions.current
 
     def complete(self) -> None:
-        """Accept the completion under the cursor."""
+        """Accept the completion under the cursor. If it is a file that cannot be attached, the text
+        stays."""
         completion = self.offer()
         self._completions.show(())
-        if completion is not None:
+        if completion is None or (completion.attaches and not self.attach(completion.attaches)):
+            return
+        if completion.start is None:
             self.load_text(completion.text)
             self.move_cursor(self.document.end)
+            return
+        end = self.cursor_location
+        start = (end[0], completion.start)
+        edit = self.replace(completion.text, start, end, maintain_selection_offset=False)
+        self.move_cursor(edit.end_location)
 
     def get_cursor_left_location(self) -> tuple[int, int]:
         row, column = self.cursor_location

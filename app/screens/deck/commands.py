@@ -19,11 +19,11 @@ from app.screens.chats.sessions import SessionList
 from app.screens.deck.chats import ChatActions
 from app.screens.deck.control import EngineControl
 from app.screens.deck.dialogue import Dialogue
-from app.screens.deck.drafts import DraftActions
+from app.screens.deck.drafts import DraftActions, completed_paths
 from app.screens.deck.files import ChatFiles
 from app.screens.deck.messages import MessageActions
 from app.screens.deck.settings import SettingsActions
-from app.screens.deck.slash import SavedPrompts, Slash, SlashCommands, completed_paths, name_of
+from app.screens.deck.slash import SavedPrompts, Slash, SlashCommands, name_of
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.gateway_watch import MqttWatch
 from app.screens.panels import Panels

@@ -198,6 +198,7 @@ class Deck(Screen[None]):
         self.show_keys()
         self.pump.start()
         self.chat.prompt.area.offers = self.slash.completions
+        self.chat.prompt.area.attach = self.drafts.attach
 
     def on_unmount(self) -> None:
         self.pump.stop()
@@ -310,7 +311,7 @@ class Deck(Screen[None]):
 
     @on(TextArea.Changed)
     def follow_draft(self, event: TextArea.Changed) -> None:
-        """Offer completions of a line that begins with a slash, and have the draft kept."""
+        """Offer completions of the text, and have the draft kept."""
         area = self.chat.prompt.area
         if event.text_area is not area:
             return
@@ -321,6 +322,12 @@ class Deck(Screen[None]):
             self.refresh_keys()
         self.drafts.changed()
         self.place_chats()
+
+    @on(TextArea.SelectionChanged)
+    def follow_cursor(self, event: TextArea.SelectionChanged) -> None:
+        """Offer the completions at the cursor."""
+        if event.text_area is self.chat.prompt.area:
+            self.chat.prompt.area.offer()
 
     @on(Completions.Clicked)
     def complete(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from app.screens.chats.chat_settings import NAMES
 from app.screens.chats.open_session import as_written
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
-from app.screens.deck.drafts import DraftActions
+from app.screens.deck.drafts import DraftActions, mentions
 from app.screens.deck.settings import SettingsActions
 from app.screens.dialogs.dialog import Named, PickPrompt
 from widgets.chat.completions import Completion
@@ -26,7 +25,6 @@ from widgets.line import shorten
 NAMING = "a name has up to 40 letters, digits, dots and dashes"
 _NAME = re.compile(r"[\w][\w.-]{0,39}")
 _CLOSE, _LIKENESS = 4, 0.5
-MOST_PATHS = 100  # in the completions of one path
 
 
 class UnknownSlashError(Exception):
@@ -99,24 +97,6 @@ def find(name: str, slashes: Sequence[Slash]) -> Slash:
 def _shared(one: str, other: str) -> int:
     """The number of letters that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-def completed_paths(begun: str) -> list[str]:
-    """The files and folders whose paths begin with this. A folder ends with a slash; hidden ones
-    are listed once a dot is typed."""
-    folder, start = os.path.split(begun)
-    try:
-        with os.scandir(os.path.expanduser(folder) or ".") as entries:
-            found = [
-                f"{entry.name}/" if entry.is_dir() else entry.name
-                for entry in entries
-                if entry.name.startswith(start)
-                and entry.name.isprintable()
-                and (start or not entry.name.startswith("."))
-            ]
-    except (OSError, ValueError):  # the latter for a null character
-        return []
-    return [os.path.join(folder, name) for name in sorted(found)[:MOST_PATHS]]
 
 
 @dataclass(eq=False)
@@ -276,11 +256,16 @@ class SlashCommands:
         """The names of all commands, without those of saved prompts."""
         return [slash.name for slash in (*self._with_text, *self._of_palette)]
 
-    def completions(self, text: str) -> list[Completion]:
-        """The completions of a line that is being written."""
+    def completions(self, text: str, before: str) -> list[Completion]:
+        """The completions of the text in the prompt: of a line with a slash, or of a path after an
+        `@`.
+
+        Args:
+            before: the cursor's line up to the cursor.
+        """
         if not text.startswith("/") or re.search(r"^//|\n", text):
             self._known = None
-            return []
+            return mentions(before)
         if " " in text:
             return self._following(*split(text))
         if self._known is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from app.conversations.question import MAX_BYTES
+from app.screens.deck.drafts import MOST_PATHS, completed_paths, mentions
 from app.screens.dialogs.dialog import AskText
 from app.store.conversation import Attachment
 from app.store.database import StoreError
@@ -182,6 +184,133 @@ NO_TEXT: list[tuple[bytes | None, str]] = [
     (None, "{path} is not a file; a text file can be attached"),
     (b"x" * (MAX_BYTES + 1), "{path} has 4,194,305 bytes; at most 4,194,304 can be attached"),
 ]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, which is also the home folder, with files."""
+    here = tmp_path / "here"
+    monkeypatch.setenv("HOME", str(here))
+    (here / "notes").mkdir(parents=True)
+    (here / "My Texts").mkdir()
+    names = ("notes/one.md", "notes/two.md", "note.txt", "Note.md", ".hidden", "od\nd")
+    for name in (*names, "My Texts/a b.txt"):
+        (here / name).write_text(f"text of {name}")
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("begun", "completed"),
+    [
+        ("no", ["note.txt", "notes/", "Note.md"]),
+        ("No", ["Note.md"]),
+        ("my", ["My Texts/"]),
+        ("notes/", ["notes/one.md", "notes/two.md"]),
+        ("notes/t", ["notes/two.md"]),
+        ("My Texts/", ["My Texts/a b.txt"]),
+        ("~", ["~/"]),
+        ("~/note.", ["~/note.txt", "~/Note.md"]),
+        ("./", ["./My Texts/", "./Note.md", "./note.txt", "./notes/"]),
+        ("../he", ["../here/"]),
+        (".h", [".hidden"]),
+        ("od", []),
+        ("none/", []),
+        ("note.txt/", []),
+        ("\0/", []),
+    ],
+)
+def test_a_path_is_completed(here: Path, begun: str, completed: list[str]) -> None:
+    assert completed_paths(begun) == completed
+    if not begun.startswith("~"):
+        assert completed_paths(f"{here}/{begun}") == [f"{here}/{name}" for name in completed]
+
+
+def test_a_folder_of_thousands_is_listed_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3000):
+        (here / f"file{number:04}").touch()
+    listed = Mock(wraps=os.scandir)
+    monkeypatch.setattr("os.scandir", listed)
+    for begun in ("f", "fi", "file", "file2"):
+        assert len(completed_paths(begun)) == MOST_PATHS
+    assert completed_paths("file2999") == ["file2999"]
+    assert listed.call_count == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "offered"),
+    [
+        ("@no", [("note.txt ", "note.txt"), ("@notes/", ""), ("Note.md ", "Note.md")]),
+        ("see @notes/o", [("one.md ", "notes/one.md")]),
+        ("see @My Texts/a b", [("a b.txt ", "My Texts/a b.txt")]),
+        ("see @.h", [(".hidden ", ".hidden")]),
+        ("a@no", []),
+        ("see @note.txt and", []),
+        ("@no @nobody", []),
+        ("no", []),
+        ("!no", []),
+    ],
+)
+def test_a_path_after_an_at_sign_is_offered(
+    here: Path, before: str, offered: list[tuple[str, str]]
+) -> None:
+    found = mentions(before)
+    assert [(one.text, one.attaches) for one in found] == offered
+    assert {one.start for one in found} <= {before.rfind("@")}
+
+
+@pytest.mark.parametrize("key", ["enter", "tab"])
+async def test_a_file_is_attached_where_it_is_mentioned(here: Path, key: str) -> None:
+    async with staged(here.parent, lambda _: "ok") as stage:
+        area = stage.deck.chat.prompt.area
+        await paste(stage.app, "sum up @")
+        assert area.offer() is not None
+        await stage.press(*"note", "down", key)
+        assert stage.prompt == "sum up @notes/"
+        await stage.press("down", key)
+        assert stage.prompt == "sum up two.md "
+        assert stage.deck.chat.composer.attachments == (
+            Attachment("two.md", "text of notes/two.md"),
+        )
+        assert stage.engine.submissions == []
+        await paste(stage.app, "in !words")
+        await stage.press("enter")
+        prompt = stage.engine.submissions[-1].messages[0].content
+        assert prompt == "two.md:\n```\ntext of notes/two.md\n```\n\nsum up two.md in !words"
+
+
+async def test_a_click_attaches_and_a_file_that_is_refused_stays_in_the_text(here: Path) -> None:
+    (here / "photo.png").write_bytes(b"\x89PNG")
+    async with staged(here.parent) as stage:
+        area = stage.deck.chat.prompt.area
+        await paste(stage.app, "@note.t")
+        await stage.settle()
+        await stage.pilot.click("Completions")
+        assert (stage.prompt, len(stage.deck.chat.composer.attachments)) == ("note.txt ", 1)
+        await paste(stage.app, "and @photo")
+        await stage.press("tab")
+        assert stage.prompt == "note.txt and @photo"
+        assert len(stage.deck.chat.composer.attachments) == 1
+        (sentence,) = stage.toasts
+        assert sentence.startswith("photo.png (4 bytes) is not text: byte 0")
+        assert area.offer() is None
+
+
+async def test_mentions_follow_the_cursor_until_escape_closes_their_list(here: Path) -> None:
+    async with staged(here.parent) as stage:
+        offered = stage.deck.chat.prompt.completions
+        await paste(stage.app, "@note and")
+        assert offered.current is None
+        await stage.press(*["left"] * 4)
+        assert offered.current is not None
+        await stage.press("left")
+        assert offered.current is not None
+        await stage.press("escape", "left")
+        assert offered.current is None
+        await stage.press("x")
+        assert offered.current is None, "no path begins so"
+        await stage.press("backspace")
+        assert offered.current is not None
 
 
 async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from app.screens.deck.slash import (
     Slash,
     UnknownSlashError,
-    completed_paths,
     find,
     matching,
     name_of,
@@ -64,21 +61,3 @@ def test_of_close_names_the_one_that_begins_alike_comes_first() -> None:
 def test_what_begins_so_comes_before_what_has_it_within() -> None:
     found = matching("chat", slashes("new-chat", "chat-or-engine", "export"))
     assert [slash.name for slash in found] == ["chat-or-engine", "new-chat"]
-
-
-def test_a_path_may_become_what_begins_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "notes").mkdir()
-    for name in ("notes/one.md", "notes/two.md", "note.txt", ".hidden", "od\nd"):
-        (tmp_path / name).touch()
-    assert completed_paths("no") == ["note.txt", "notes/"]
-    assert completed_paths("notes/") == ["notes/one.md", "notes/two.md"]
-    assert completed_paths("notes/t") == ["notes/two.md"]
-    assert completed_paths("~/note.") == ["~/note.txt"]
-    assert completed_paths(f"{tmp_path}/o") == []
-    assert completed_paths("./") == ["./note.txt", "./notes/"]
-    assert completed_paths(".h") == [".hidden"]
-    assert completed_paths("none/") == []
-    assert completed_paths("note.txt/") == []
-    assert completed_paths("\0/") == []
