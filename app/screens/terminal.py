@@ -47,6 +47,13 @@ class TerminalDriver(LinuxDriver):
             os.environ.pop(variable, None)
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
+    def suspend_application_mode(self) -> None:
+        """Leave the terminal to the shell or to an editor. The application may go on and paint
+        meanwhile, which would fill the queue of the output thread that was stopped, and then block
+        the event loop."""
+        super().suspend_application_mode()
+        self._writer_thread: Any = _Nowhere()
+
     def run_input_thread(self) -> None:
         """Read keys until the application ends or the terminal is gone: that is the end of input,
         or an error, where the other side of a pty closes."""
@@ -74,10 +81,20 @@ class TerminalDriver(LinuxDriver):
     def give_back(self) -> None:
         """Leave application mode past the driver's threads, which may hang; from any thread."""
         self.exit_event.set()
-        self._writer_thread: Any = self._file
+        self._writer_thread = self._file
         self._disable_mouse_support()
         self.stop_application_mode()
         self._file.flush()
+
+
+class _Nowhere:
+    """The output of an application that does not have the terminal."""
+
+    def write(self, _text: str) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class _Lasting:

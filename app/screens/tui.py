@@ -204,8 +204,12 @@ class Tui(App[int]):
             self._leave(self._asked)
 
     def on_mount(self) -> None:
-        # The shell has drawn over the screen meanwhile.
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+        self.app_suspend_signal.subscribe(self, lambda _: self.on_app_blur())
+        self.app_resume_signal.subscribe(self, lambda _: self._resume())
+
+    def _resume(self) -> None:
+        self.on_app_focus()
+        self.refresh(layout=True)  # the shell has drawn over the screen
 
     def on_ready(self) -> None:
         if self._pinned:

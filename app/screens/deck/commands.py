@@ -474,6 +474,17 @@ COMMANDS: tuple[Command, ...] = (
         Offer(5, "Saved prompts…"),
     ),
     Command(
+        lambda d: d.drafts.open_editor(),
+        Key(
+            "alt+e",
+            "prompt.editor",
+            "Editor",
+            "Write the message in your editor (VISUAL or EDITOR)",
+            first=True,
+        ),
+        Offer(5, "Write in editor"),
+    ),
+    Command(
         lambda d: d.drafts.ask_attachment(),
         offer=Offer(5, "Attach file…", "Attach a text file to the message"),
         typed=Typed(

@@ -1,13 +1,22 @@
-"""DraftActions: sends the message that is being written, attaches files to it, and stores it."""
+"""DraftActions: sends the message that is being written, attaches files to it, opens it in an
+editor, and stores it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from textual.app import SuspendNotSupported
 from textual.timer import Timer
 
 from app.conversations.question import read_attachment
@@ -19,6 +28,7 @@ from app.store.database import StoreError
 from app.store.drafts import Draft
 from engine.api.errors import InvalidRequestError
 from widgets.chat.completions import Completion
+from widgets.harmless import printable
 
 # A crash loses at most the keys of this time. Storing 2,000 characters takes a millisecond.
 KEEP_SECONDS = 0.7
@@ -85,6 +95,20 @@ def _entries(folder: str, _changed: int) -> tuple[str, ...]:
                 if entry.name.isprintable()
             )
         )
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Leave Ctrl+C and Ctrl+\\ to the program that has the terminal. It must run by now, because a
+    new process inherits that they are ignored. A handler would not do: the watchdog sees signals
+    that have one."""
+    names = [name for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
+    before = [(name, signal.signal(getattr(signal, name), signal.SIG_IGN)) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in before:
+            signal.signal(getattr(signal, name), handler)
 
 
 @dataclass(eq=False)
@@ -168,6 +192,78 @@ class DraftActions:
         self._pane.composer.note()
         self._pane.update()
         self._keep_soon()
+
+    # The editor.
+
+    def open_editor(self) -> None:
+        """Open the draft in the user's editor: VISUAL, or else EDITOR."""
+        if refusal := self._sessions.current.refusal:
+            self._user.refuse(refusal)
+            return
+        stated = {name: os.environ.get(name, "").strip() for name in ("VISUAL", "EDITOR")}
+        name = next((name for name, value in stated.items() if value), "")
+        if not name:
+            self._user.refuse("No editor is set; VISUAL or EDITOR names one, as EDITOR=nano does.")
+            return
+        try:
+            command = shlex.split(stated[name], posix=os.name == "posix")
+        except ValueError:
+            self._user.refuse(f"{name} is {stated[name]!r}, which has a quote without an end.")
+            return
+        if shutil.which(command[0]) is None:
+            self._user.refuse(f"{name} is {stated[name]!r}, but there is no program {command[0]}.")
+            return
+        self.keep()
+        self._user.screen.run_worker(self._edit(command))
+
+    async def _edit(self, command: Sequence[str]) -> None:
+        """Replace the draft by the text that an editor saves. If it fails, the draft stays."""
+        area = self._pane.prompt.area
+        before = area.text
+        try:
+            with TemporaryDirectory(prefix="batchdeck-") as folder:
+                path = Path(folder, "prompt.md")
+                path.write_text(before, encoding="utf-8", errors="replace")
+                if trouble := await self._run_editor([*command, str(path)]):
+                    self._user.refuse(f"{trouble}; the draft is unchanged.")
+                    return
+                text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            self._user.refuse(
+                f"The editor saved a file that is not UTF-8 (byte {error.start:,}); the draft is"
+                " unchanged."
+            )
+            return
+        except OSError as error:
+            self._user.refuse(f"{error}; the draft is unchanged.")
+            return
+        # Most editors end the last line.
+        text = printable(text if before.endswith("\n") else text.removesuffix("\n"))
+        if text != before:
+            area.load_text(text)
+            area.move_cursor(area.document.end)
+
+    async def _run_editor(self, command: Sequence[str]) -> str:
+        """Leave the terminal to an editor until it ends, while replies go on; returns why it
+        failed, or an empty text."""
+        name = Path(command[0]).name
+        try:
+            with self._user.screen.app.suspend():
+                try:
+                    process = await asyncio.create_subprocess_exec(*command)
+                except OSError as error:
+                    return f"{name} cannot be started: {error.strerror or error}"
+                try:
+                    with _interrupts_ignored():
+                        code = await process.wait()
+                finally:
+                    if process.returncode is None:
+                        process.terminate()  # the application ends
+        except SuspendNotSupported:
+            return "An editor cannot have this terminal"
+        if code < 0:
+            return f"{name} was ended by {signal.Signals(-code).name}"
+        return f"{name} ended with code {code}" if code else ""
 
     # Storing.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -429,3 +430,92 @@ async def test_a_chat_that_is_closed_keeps_its_draft_and_is_not_opened_again(
         assert stage.prompt == ""
         stage.deck.chats.open(key)
         assert stage.prompt == "half a thought"
+
+
+@pytest.fixture
+def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's editor: a script of the shell, which the test writes; `$2` is the file."""
+    monkeypatch.setattr("app.screens.tui.Tui.suspend", nullcontext)
+    monkeypatch.delenv("EDITOR", raising=False)
+    path = tmp_path / "an editor"
+    path.touch(mode=0o700)
+    monkeypatch.setenv("VISUAL", f"'{path}' --wait")
+    return path
+
+
+async def edit(stage: Stage, editor: Path, script: str) -> None:
+    """Open the draft in the editor, and wait until that has ended."""
+    editor.write_text(f"#!/bin/sh\n{script}\n")
+    await stage.press("alt+e")
+    await stage.turn()
+
+
+@pytest.mark.parametrize(
+    ("draft", "script", "edited"),
+    [
+        ("one", 'test "$1" = --wait && echo " two" >> "$2"', "one two"),
+        ("one\n", 'echo two >> "$2"', "one\ntwo\n"),
+        ("", r"""printf 'é\033[2J\n//x\n' > "$2" """, "é[2J\n//x"),
+        ("one", 'printf "" > "$2"', ""),
+        ("one", "true", "one"),
+    ],
+)
+async def test_the_editor_has_the_draft(
+    tmp_path: Path, editor: Path, draft: str, script: str, edited: str
+) -> None:
+    async with staged(tmp_path) as stage:
+        stage.deck.chat.prompt.area.load_text(draft)
+        await edit(stage, editor, script)
+        assert stage.prompt == edited
+        assert stage.toasts == []
+        assert stage.deck.chat.prompt.area.has_focus
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ('echo two >> "$2"; exit 3', "an editor ended with code 3"),
+        ("kill -9 $$", "an editor was ended by SIGKILL"),
+        ('printf "a\\377" > "$2"', "The editor saved a file that is not UTF-8 (byte 1)"),
+        ('rm "$2"', "[Errno 2] No such file or directory: "),
+    ],
+)
+async def test_the_draft_survives_the_failure_of_the_editor(
+    tmp_path: Path, editor: Path, script: str, why: str
+) -> None:
+    async with staged(tmp_path) as stage:
+        stage.deck.chat.prompt.area.load_text("one")
+        await edit(stage, editor, script)
+        assert stage.prompt == "one"
+        (sentence,) = stage.toasts
+        assert sentence.startswith(why)
+        assert sentence.endswith("; the draft is unchanged.")
+
+
+@pytest.mark.parametrize(
+    ("visual", "fallback", "sentence"),
+    [
+        (" ", "", "No editor is set; VISUAL or EDITOR names one, as EDITOR=nano does."),
+        ("", "no-such -w", "EDITOR is 'no-such -w', but there is no program no-such."),
+        ("'vi", "vi", 'VISUAL is "\'vi", which has a quote without an end.'),
+    ],
+)
+async def test_an_editor_that_is_missing_gets_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visual: str, fallback: str, sentence: str
+) -> None:
+    monkeypatch.setenv("VISUAL", visual)
+    monkeypatch.setenv("EDITOR", fallback)
+    async with staged(tmp_path) as stage:
+        await stage.press("alt+e")
+        await stage.turn()
+        assert stage.toasts == [sentence]
+
+
+async def test_a_terminal_that_cannot_be_left_gets_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", "true")
+    async with staged(tmp_path) as stage:  # its driver has no terminal
+        await stage.press("alt+e")
+        await stage.turn()
+        assert stage.toasts == ["An editor cannot have this terminal; the draft is unchanged."]
