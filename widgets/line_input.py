@@ -1,4 +1,4 @@
-"""LineInput: a line of text that is edited by visible characters (grapheme clusters)."""
+"""LineInput and LinesInput: texts that are edited by visible characters (grapheme clusters)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual import events
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 from textual.widgets.input import Selection
 
 
@@ -63,6 +63,23 @@ class LineInput(Input):
         """Where the character after the cursor ends."""
         at = self.cursor_position
         return at if self.cursor_at_end else at + edges(self.value[at:])[1]
+
+
+class LinesInput(TextArea):
+    """Textual's text area, in which a key deletes or passes a whole character, not a code point."""
+
+    def get_cursor_left_location(self) -> tuple[int, int]:
+        row, column = self.cursor_location
+        if column == 0:
+            return super().get_cursor_left_location()
+        return row, edges(self.document[row][:column])[-2]
+
+    def get_cursor_right_location(self) -> tuple[int, int]:
+        row, column = self.cursor_location
+        line = self.document[row]
+        if column >= len(line):
+            return super().get_cursor_right_location()
+        return row, column + edges(line[column:])[1]
 
 
 async def run_bound(widget: Widget, event: events.Key) -> None:

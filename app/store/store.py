@@ -55,6 +55,12 @@ _LABEL = frozenset(("title", "number", "is_named", "is_open", "is_archived", "pi
 # Conversations deleted longer ago are removed when a program opens the store.
 UNDO_SECONDS = 3600.0
 
+_SENT = """
+SELECT content FROM message JOIN conversation ON conversation.id = conversation_id
+WHERE role = 'user' AND content <> '' AND source = 'screen' AND deleted_at IS NULL
+GROUP BY content ORDER BY max(message.number) DESC LIMIT ?
+"""
+
 _BRANCH = f"""
 {UP}
 SELECT {MESSAGE_COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY distance DESC
@@ -265,6 +271,11 @@ class Store:
             if rows and rows[0]["parent_id"] is not None:
                 raise KeyError(rows[0]["parent_id"])
         return self._messages(rows)
+
+    def sent(self, most: int) -> list[str]:
+        """The messages that the user sent in chats of the screen, the newest first, each text
+        once."""
+        return [row["content"] for row in self._db.read(_SENT, most)]
 
     def message(self, message_id: str) -> Message | None:
         found = self._messages(

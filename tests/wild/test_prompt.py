@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
 from app.screens.dialogs.dialog import Entry
+from app.screens.dialogs.edit_settings import SystemPrompt
 from tests.widgets.hosting import hosted, press
-from widgets.chat.prompt import Prompt
-from widgets.line_input import LineInput
+from widgets.chat.prompt import Prompt, PromptArea
+from widgets.line_input import LineInput, LinesInput
 from widgets.panels.field import Field
 
 CHARACTERS = [
@@ -59,10 +60,12 @@ async def test_a_key_takes_a_whole_character_of_a_line(character: str) -> None:
         assert line.value == "z!"
 
 
-def test_every_line_of_text_is_such_a_line() -> None:
+def test_every_text_is_edited_so() -> None:
     """Those of dialogs and of panels."""
-    assert {
-        one for one in Input.__subclasses__() if one.__module__.startswith(("app.", "widgets."))
-    } == {LineInput}
+    for base, ours in ((Input, LineInput), (TextArea, LinesInput)):
+        own = {o for o in base.__subclasses__() if o.__module__.startswith(("app.", "widgets."))}
+        assert own == {ours}
     assert issubclass(Entry, LineInput)
     assert issubclass(Field, LineInput)
+    assert issubclass(PromptArea, LinesInput)
+    assert issubclass(SystemPrompt, LinesInput)

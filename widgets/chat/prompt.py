@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Label, TextArea
+from textual.widgets import Label
 
 from widgets.chat.chips import Chips
 from widgets.chat.completions import Completion, Completions
@@ -19,7 +19,7 @@ from widgets.chat.prompt_head import PromptHead
 from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import printable
-from widgets.line_input import edges, run_bound
+from widgets.line_input import LinesInput, run_bound
 
 MAX_HEIGHT = 8
 # Limits above which pasted text is attached instead of inserted.
@@ -28,7 +28,7 @@ PASTED_LINES = 40
 _CHOOSING = ("up", "down", "tab", "escape")
 
 
-class PromptArea(TextArea):
+class PromptArea(LinesInput):
     """The text area. Ctrl+J begins a new line; the screen binds Enter.
 
     Attributes:
@@ -89,6 +89,12 @@ class PromptArea(TextArea):
         super().load_text(text)
         self._recalled = None
 
+    def put(self, text: str) -> None:
+        """Replace the text, with the cursor at its end; undo brings the old one back."""
+        self._recalled = None
+        edit = self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.move_cursor(edit.end_location)
+
     async def on_key(self, event: events.Key) -> None:
         if event.key in _CHOOSING and self.offer() is not None:
             event.stop()
@@ -135,19 +141,6 @@ class PromptArea(TextArea):
         start = (end[0], completion.start)
         edit = self.replace(completion.text, start, end, maintain_selection_offset=False)
         self.move_cursor(edit.end_location)
-
-    def get_cursor_left_location(self) -> tuple[int, int]:
-        row, column = self.cursor_location
-        if column == 0:
-            return super().get_cursor_left_location()
-        return row, edges(self.document[row][:column])[-2]
-
-    def get_cursor_right_location(self) -> tuple[int, int]:
-        row, column = self.cursor_location
-        line = self.document[row]
-        if column >= len(line):
-            return super().get_cursor_right_location()
-        return row, column + edges(line[column:])[1]
 
     def action_newline(self) -> None:
         start, end = self.selection

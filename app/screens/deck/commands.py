@@ -474,6 +474,17 @@ COMMANDS: tuple[Command, ...] = (
         Offer(5, "Saved prompts…"),
     ),
     Command(
+        lambda d: d.prompts.find_sent(),
+        Key(
+            "alt+r",
+            "prompt.history",
+            "History",
+            "Find a message that you sent in any chat, to send it again",
+            first=True,
+        ),
+        Offer(5, "Search history…"),
+    ),
+    Command(
         lambda d: d.drafts.open_editor(),
         Key(
             "alt+e",

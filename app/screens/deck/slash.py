@@ -19,12 +19,14 @@ from app.screens.deck.dialogue import Dialogue
 from app.screens.deck.drafts import DraftActions, mentions
 from app.screens.deck.settings import SettingsActions
 from app.screens.dialogs.dialog import Named, PickPrompt
+from app.screens.dialogs.find_chat import FindSent
 from widgets.chat.completions import Completion
 from widgets.line import shorten
 
 NAMING = "a name has up to 40 letters, digits, dots and dashes"
 _NAME = re.compile(r"[\w][\w.-]{0,39}")
 _CLOSE, _LIKENESS = 4, 0.5
+MOST_SENT = 10_000  # messages in which one is looked for
 
 
 class UnknownSlashError(Exception):
@@ -101,7 +103,7 @@ def _shared(one: str, other: str) -> int:
 
 @dataclass(eq=False)
 class SavedPrompts:
-    """Inserts, saves and edits prompts that the user keeps under a name.
+    """Inserts, saves and edits prompts that the user keeps under a name, and inserts sent messages.
 
     Args:
         to_prompt: gives the prompt the focus.
@@ -121,10 +123,8 @@ class SavedPrompts:
         return {}
 
     def insert(self, text: str) -> None:
-        """Replace the text in the prompt."""
-        area = self._pane.prompt.area
-        area.load_text(text)
-        area.move_cursor(area.document.end)
+        """Replace the text in the prompt; undo brings it back."""
+        self._pane.prompt.area.put(text)
         self._to_prompt()
 
     def pick(self) -> None:
@@ -146,6 +146,14 @@ class SavedPrompts:
 
         items = [Named(name, f"/{name}", text) for name, text in prompts.items()]
         self._user.ask(PickPrompt(items), act)
+
+    def find_sent(self) -> None:
+        """Find a message that was sent in any chat, and insert it."""
+        if refusal := self._sessions.current.refusal:
+            self._user.refuse(refusal)
+            return
+        read = partial(self._sessions.store.sent, MOST_SENT)
+        self._user.ask(FindSent(read), lambda text: self.insert(as_written(text)))
 
     def ask_name(self) -> None:
         """Ask for a name, and save the draft under it, or without a draft the last message."""

@@ -8,7 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Label, TextArea
+from textual.widgets import Label
 
 from app.screens.chats.chat_settings import (
     ARGUMENTS,
@@ -24,13 +24,14 @@ from app.screens.chats.chat_settings import (
 from app.screens.dialogs.dialog import Dialog, Entry
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import SAMPLING_SPECS
+from widgets.line_input import LinesInput
 
 FIELDS = (THINKING, *NAMES)
 _LABELS = {THINKING: "thinking"}
 _UNKNOWN = "the chat template has no such switch"
 
 
-class SystemPrompt(TextArea):
+class SystemPrompt(LinesInput):
     """The text that a chat begins with. Down leaves it at its end."""
 
     def action_cursor_down(self, select: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""FindChat: a dialog that finds chats by the words in them."""
+"""FindChat and FindSent: dialogs that find chats and sent messages by the words in them."""
 
 from __future__ import annotations
 
@@ -315,6 +315,105 @@ class FindChat(Finder[Chosen]):
 
     def _say(self, sentence: str) -> None:
         self.query_one("#found", Label).update(Content(sentence))
+
+
+class FindSent(Finder[str]):
+    """Asks for a message that the user sent in any chat, by the beginnings of its words.
+
+    Args:
+        sent: reads these messages, the newest first; it is called on a thread.
+    """
+
+    def __init__(self, sent: Callable[[], list[str]]) -> None:
+        super().__init__()
+        self._read = sent
+        self._sent: list[str] | None = None  # None until they are read
+        self._folded: list[str] = []  # the same, as they are searched
+        self._is_entered = False  # Enter waits for them
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("Messages of all chats · Enter puts one into the prompt", markup=False)
+            yield Entry(placeholder="words of the message")
+            yield Label("", id="found", markup=False)
+            yield OptionList()
+            yield Static("", id="hit", markup=False)
+
+    async def on_mount(self) -> None:
+        self.run_worker(self._load())
+
+    async def _load(self) -> None:
+        found = self.query_one("#found", Label)
+        try:
+            sent = await asyncio.to_thread(self._read)
+            self._folded = await asyncio.to_thread(lambda: [*map(folded, sent)])
+        except StoreError as error:
+            found.update(Content(str(error)))
+            return
+        if not self.query(OptionList):
+            return  # the dialog was closed meanwhile
+        self._sent = sent
+        self._list()
+        if self._is_entered:
+            self._choose()
+
+    def on_input_changed(self) -> None:
+        self._is_entered = False
+        self._list()
+
+    def on_input_submitted(self) -> None:
+        self._choose()
+
+    @on(OptionList.OptionSelected)
+    def choose(self) -> None:
+        self._choose()
+
+    @on(OptionList.OptionHighlighted)
+    def preview(self) -> None:
+        text = self._current
+        preview = self.query_one("#hit", Static)
+        preview.display = text is not None
+        if text is not None:
+            preview.update(marked(excerpt(text, self._words, _PREVIEW, 80), self._words))
+
+    @property
+    def _words(self) -> tuple[str, ...]:
+        return tuple(self.query_one(Input).value.split())
+
+    @property
+    def _current(self) -> str | None:
+        """The message under the cursor."""
+        return self._sent[int(self.marked)] if self._sent is not None and self.marked else None
+
+    def _choose(self) -> None:
+        self._is_entered = self._sent is None
+        if (text := self._current) is not None:
+            self.dismiss(text)
+
+    def _list(self) -> None:
+        """List the messages that have the words."""
+        if self._sent is None:
+            return
+        words, width = self._words, max(self.options.size.width - _BESIDE, 1)
+        sought = [found for word in words if (found := pattern([word]))]
+        texts = enumerate(self._folded)
+        places = [n for n, text in texts if all(one.search(text) for one in sought)]
+        options = self.options
+        options.clear_options()
+        options.add_options(
+            Option(self._line(self._sent[place], words, width), id=str(place))
+            for place in places[:MOST]
+        )
+        options.highlighted = 0 if places else None
+        self.preview()
+        cut = f"the newest {MOST} of " if len(places) > MOST else ""
+        nothing = "No message has all of these words." if words else "No message was sent yet."
+        line = f"{cut}{counted(len(places), 'message')}" if places else nothing
+        self.query_one("#found", Label).update(Content(line))
+
+    def _line(self, text: str, words: Sequence[str], width: int) -> Content:
+        part = " ".join(excerpt(text, words, max(_SNIPPET, width), 20).split())
+        return marked(shorten(UNICODE.fit(part), width), words)
 
 
 def _excerpts(chats: list[Found], words: tuple[str, ...]) -> dict[str, str]:

@@ -394,3 +394,25 @@ def test_two_programs_do_not_give_one_number_twice(path: Path) -> None:
     assert sorted(chat.number or 0 for chat in ours.conversations()) == [1, 2]
     ours.close()
     theirs.close()
+
+
+def test_sent_messages_are_those_of_the_user_each_once(store: Store) -> None:
+    chats = [Conversation(), Conversation(source="mqtt"), Conversation()]
+    for chat in chats:
+        store.save_conversation(chat)
+    mine, theirs, deleted = (chat.id for chat in chats)
+    for chat_id, role, content in (
+        (mine, "user", "one"),
+        (mine, "assistant", "reply"),
+        (mine, "user", "two"),
+        (theirs, "user", "theirs"),
+        (deleted, "user", "deleted"),
+        (mine, "user", "one"),
+        (mine, "user", ""),
+    ):
+        store.save_message(
+            Message(conversation_id=chat_id, parent_id=None, role=role, content=content)
+        )
+    store.delete_conversation(deleted)
+    assert store.sent(9) == ["one", "two"]
+    assert store.sent(1) == ["one"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList, Static
 
-from app.screens.dialogs.find_chat import FindChat
+from app.screens.dialogs.find_chat import FindChat, FindSent
 from app.screens.keys.help import HelpScreen
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
@@ -301,3 +301,64 @@ async def test_its_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
         await stage.press("f3")
         told = "Enter opens · f19 next hit · f6 rename f7 archive f20 delete f12 undo"
         assert told in await stage.screen()
+
+
+async def sent(stage: Stage, text: str) -> list[str]:
+    """Type into the dialog of sent messages, opening it if need be; returns its lines."""
+    if not isinstance(stage.app.screen, FindSent):
+        await stage.press("alt+r")
+        await stage.turn()
+    stage.app.screen.query_one(Input).value = text
+    await stage.settle()
+    options = stage.app.screen.query_one(OptionList)
+    return [str(option.prompt) for option in options.options]
+
+
+async def test_sent_messages_of_all_chats_are_found_newest_first(tmp_path: Path) -> None:
+    keep(
+        tmp_path,
+        ("old", "Explain Kafka", "a reply of Kafka", "and the Café\nof the town"),
+        ("new", "Explain paging", "ok", "Explain Kafka", "ok", "/etc/hosts?"),
+    )
+    async with staged(tmp_path) as stage:
+        everything = ["/etc/hosts?", "Explain Kafka", "Explain paging", "and the Café of the town"]
+        assert await sent(stage, "") == everything
+        assert await sent(stage, "expl") == ["Explain Kafka", "Explain paging"]
+        assert await sent(stage, "kaf EXPLAIN") == ["Explain Kafka"]
+        assert await sent(stage, "plain") == [], "words match from their beginning"
+        assert "No message has all of these words." in await stage.screen()
+        assert await sent(stage, "cafe") == ["and the Café of the town"]
+        assert preview(stage) == "and the Café\nof the town"
+
+
+@pytest.mark.parametrize(("words", "put"), [("town", "and the town"), ("hosts", "//etc/hosts?")])
+async def test_a_sent_message_is_put_into_the_prompt_and_undone(
+    tmp_path: Path, words: str, put: str
+) -> None:
+    keep(tmp_path, ("old", "and the town", "ok", "/etc/hosts?"))
+    async with staged(tmp_path) as stage:
+        await stage.press(*"draft")
+        await sent(stage, words)
+        await stage.press("enter")
+        assert stage.prompt == put
+        assert stage.deck.chat.prompt.area.has_focus
+        await stage.press("ctrl+underscore")
+        assert stage.prompt == "draft"
+        await sent(stage, words)
+        await stage.press("escape")
+        assert stage.prompt == "draft"
+        assert stage.engine.submissions == []
+
+
+async def test_history_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_store: Store, _most: int) -> list[str]:
+        raise StoreError("the disk broke")
+
+    monkeypatch.setattr(Store, "sent", fails)
+    async with staged(tmp_path) as stage:
+        assert await sent(stage, "") == []
+        assert "the disk broke" in await stage.screen()
+        await stage.press("enter")
+        assert isinstance(stage.app.screen, FindSent)
