@@ -82,7 +82,7 @@ class Glyphs:
         tick, tick_head: a line of the batch chart at which a knob changed, and its upper end.
         axis: the axis of the batch chart, beside a label.
         shared, reserved, pinned, cached, free, unknown: cells of the KV map without an owner's
-            letter.
+            letter. `pinned` also marks a pinned chat in the list.
         part: a cell of the map with blocks of several states, by the share of the state that it
             shows, from low to high.
         bar, rest: the filled and the empty part of a meter.

@@ -29,6 +29,7 @@ class ChatRow:
         number: None if it has none yet.
         age: time since its last use, as shown.
         is_open: whether it has a tab.
+        is_pinned: whether it stays above the others.
     """
 
     title: str
@@ -38,6 +39,7 @@ class ChatRow:
     model: str = ""
     age: str = ""
     is_open: bool = False
+    is_pinned: bool = False
 
 
 class ChatList(LineView, can_focus=True):
@@ -145,14 +147,15 @@ class ChatList(LineView, can_focus=True):
         line.cell(number, _NUMBER - 1, colour + over, "right").add(" ", over + palette.text)
         line.add(self.glyphs.marks[row.mark], palette.marks[row.mark] + over)
         muted, sign = palette.muted + over, "*" if row.unread else " "
-        line.add(" ", text)
+        pin = self.glyphs.pinned if row.is_pinned else " "
         if self._lines_each == 1:
-            line.cell(row.title, max(line.room - _AGE - 3, 0), text)
+            line.add(pin, muted).cell(row.title, max(line.room - _AGE - 3, 0), text)
             line.add(sign, palette.tick + over).cell(row.age, _AGE + 1, muted, "right").pad(muted)
             return [line]
+        line.add(" ", text)
         title, *rest = wrap(row.title, max(line.room - 2, 1))
         line.cell(title, max(line.room - 2, 0), text).add(sign, palette.tick + over).pad(text)
-        below = self.line(width).add(" " * (_NUMBER + 3), muted)
+        below = self.line(width).add(" " * (_NUMBER + 1), muted).add(f"{pin} ", muted)
         second, style = (" ".join(rest), text) if rest else (row.model, muted)
         below.cell(second, max(below.room - _AGE - 2, 0), style)
         below.cell(row.age, _AGE + 1, muted, "right").pad(muted)

@@ -1,7 +1,8 @@
-"""ChatKeeper: closes, archives, renames and deletes chats, and undoes that."""
+"""ChatKeeper: closes, pins, archives, renames and deletes chats, and undoes that."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +23,11 @@ class Change(Enum):
     ARCHIVE = "archived"
     UNARCHIVE = "back from the archive"
     DELETE = "deleted"
+    PIN = "pinned"
+    UNPIN = "unpinned"
+
+
+_PINNING = (Change.PIN, Change.UNPIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class Done:
         title: as a person sees it.
         was_open: whether the chat had a place on the screen.
         stopped: whether a running reply was ended.
+        pinned_at: as the chat's, before it was unpinned.
     """
 
     change: Change
@@ -40,6 +47,7 @@ class Done:
     title: str
     was_open: bool
     stopped: bool = False
+    pinned_at: float | None = None
 
 
 class HeldError(Exception):
@@ -47,7 +55,7 @@ class HeldError(Exception):
 
 
 class ChatKeeper:
-    """Closes, archives, renames and deletes chats, open or not. Callers show the errors.
+    """Closes, pins, archives, renames and deletes chats, open or not. Callers show the errors.
 
     Raises:
         HeldError: from `check`, `archive`, `delete` and `rename`; then nothing was done.
@@ -92,6 +100,18 @@ class ChatKeeper:
         self._set_archived(chat, True)
         return self._note(Done(Change.ARCHIVE, key, title_of(chat), was_open, stopped))
 
+    def pin(self, key: str) -> Done | None:
+        """Pin or unpin a chat; None if it is not in the store. It may be another user's: their list
+        is not this one."""
+        chat = self._store.conversation(key)
+        if chat is None:
+            return None
+        before = chat.pinned_at
+        self._set_pinned(chat, time.time() if before is None else None)
+        change = Change.PIN if before is None else Change.UNPIN
+        was_open = self._sessions.find(key) is not None
+        return self._note(Done(change, key, title_of(chat), was_open, pinned_at=before))
+
     def delete(self, key: str) -> Done | None:
         """Delete a chat, ending its running reply; None if it is not in the store."""
         self.check(key)
@@ -132,10 +152,12 @@ class ChatKeeper:
             elif chat is not None and done.change is Change.UNARCHIVE:
                 self._take_off(done.key)
                 self._set_archived(chat, True)
+            elif chat is not None and done.change in _PINNING:
+                self._set_pinned(chat, done.pinned_at)
         self._done.pop()
         if not found:
             raise LookupError(done.title)
-        if done.was_open and done.change is not Change.UNARCHIVE:
+        if done.was_open and done.change not in (Change.UNARCHIVE, *_PINNING):
             self._sessions.open(done.key)
         return done
 
@@ -159,6 +181,12 @@ class ChatKeeper:
         self._store.save_label(chat, "is_archived", "is_open")
         if session := self._sessions.find(chat.id):
             session.chat.conversation.is_archived = is_archived
+
+    def _set_pinned(self, chat: Conversation, pinned_at: float | None) -> None:
+        chat.pinned_at = pinned_at
+        self._store.save_label(chat, "pinned_at")
+        if session := self._sessions.find(chat.id):
+            session.chat.conversation.pinned_at = pinned_at
 
     def _note(self, done: Done) -> Done:
         self._done.append(done)

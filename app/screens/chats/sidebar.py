@@ -77,13 +77,14 @@ class Sidebar:
             number = self._sessions.numbering.letter_of(key)
             if listed.number is not None:
                 number = ChatNumber(listed.number)
+        is_pinned = listed is not None and listed.is_pinned
         unread = False
         if session is not None:
             title, unread = session.title, session.unread
             number = self._sessions.number_of(session)
             mark = mark_of(session, self._views, self._paused)
         is_open = session is not None
-        return ChatRow(UNICODE.fit(title), number, mark, unread, model, age, is_open)
+        return ChatRow(UNICODE.fit(title), number, mark, unread, model, age, is_open, is_pinned)
 
 
 def _age(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""ChatActions: opens, finds, closes, renames, archives and deletes chats for the user."""
+"""ChatActions: opens, finds, closes, renames, pins, archives and deletes chats for the user."""
 
 from __future__ import annotations
 
@@ -114,6 +114,15 @@ class ChatActions:
             self._user.notify(text)
         self._switched()
 
+    def pin(self) -> None:
+        """Pin the chat, or unpin it."""
+        with self._user.errors_shown():
+            if (done := self._keeper.pin(self._key)) is not None:
+                self.report(done)
+            else:
+                self._user.refuse("This chat has no message yet; it can be pinned once it has one.")
+        self._pane.update_bar()
+
     def archive(self) -> None:
         """Archive the chat, or unarchive it."""
         self._remove(self._keeper.archive)
@@ -122,7 +131,7 @@ class ChatActions:
         self._remove(self._keeper.delete)
 
     def undo(self) -> None:
-        """Undo the last closing, archiving or deleting of a chat."""
+        """Undo the last closing, pinning, archiving or deleting of a chat."""
         self.undo_last()
         self._switched()
 
@@ -137,7 +146,7 @@ class ChatActions:
             self._user.refuse(f"“{error.args[0]}” is gone for good.")
         else:
             if done is None:
-                text = "There is no closed, archived or deleted chat to bring back."
+                text = "There is no change of a chat to undo."
             else:
                 text = f"“{done.title}” is as it was before it was {done.change.value}."
             self._user.notify(text)

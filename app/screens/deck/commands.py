@@ -207,6 +207,11 @@ def _archives(deck: Target) -> str:
     return "Unarchive chat" if archived else "Archive chat"
 
 
+def _pins(deck: Target) -> str:
+    is_pinned = deck.sessions.current.chat.conversation.pinned_at is not None
+    return "Unpin chat" if is_pinned else "Pin chat"
+
+
 # In the order of help, and of the key bar.
 COMMANDS: tuple[Command, ...] = (
     # Chats.
@@ -244,6 +249,17 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
+        lambda d: d.chats.pin(),
+        Key(
+            "alt+t",
+            "chat.pin",
+            "Pin chat",
+            "Pin the chat to the top of the list, or unpin it",
+            first=True,
+        ),
+        Offer(4, _pins),
+    ),
+    Command(
         lambda d: d.chats.archive(),
         Key("f7", "chat.archive", "Archive chat", "Archive the chat, or unarchive it", first=True),
         Offer(4, _archives),
@@ -259,7 +275,7 @@ COMMANDS: tuple[Command, ...] = (
             "f12",
             "chat.undo",
             "Undo",
-            "Undo closing, archiving or deleting a chat",
+            "Undo closing, pinning, archiving or deleting a chat",
             first=True,
         ),
         Offer(4, "Undo"),

@@ -71,6 +71,7 @@ class FindChat(Finder[Chosen]):
             show=False,
             id="find.archive",
         ),
+        Binding("alt+t", "pin", "Pin the chat found, or unpin it", show=False, id="find.pin"),
         Binding("f8", "delete", "Delete the chat found", show=False, id="find.delete"),
         Binding("f12", "undo_chat", "Undo the last change of a chat", show=False, id="find.undo"),
     ]
@@ -114,7 +115,8 @@ class FindChat(Finder[Chosen]):
         with Vertical():
             yield Label(
                 f"Enter opens · {self.key_of('hit(1)')} next hit · {self.key_of('rename')} rename"
-                f" {self.key_of('archive')} archive {self.key_of('delete')} delete"
+                f" {self.key_of('pin')} pin {self.key_of('archive')} archive"
+                f" {self.key_of('delete')} delete"
                 f" {self.key_of('undo_chat')} undo"
             )
             yield Entry(self._words, placeholder=_HINT)
@@ -157,6 +159,9 @@ class FindChat(Finder[Chosen]):
 
     def action_archive(self) -> None:
         self._do(self._keeper.archive)
+
+    def action_pin(self) -> None:
+        self._do(self._keeper.pin)
 
     def action_delete(self) -> None:
         self._do(self._keeper.delete)
@@ -286,7 +291,7 @@ class FindChat(Finder[Chosen]):
         line = Content.assemble(
             (f"{day}  {state}  ", "$text-muted"),
             marked(title_of(chat), words),
-            (f"  {found.model}", "$text-muted"),
+            (f"  {found.model}{' · pinned' if chat.pinned_at is not None else ''}", "$text-muted"),
         )
         if not words:
             return line

@@ -7,7 +7,7 @@ import pytest
 from tests.widgets.hosting import hosted, press, rows, settle
 from widgets.chat.chat_list import ChatList, ChatRow
 from widgets.chat_number import ChatNumber
-from widgets.glyphs import ASCII, Mark
+from widgets.glyphs import ASCII, UNICODE, Mark
 
 KEYS = [str(n) for n in range(1000)]
 
@@ -50,6 +50,22 @@ async def test_of_many_chats_each_takes_one_line_and_the_rest_is_counted() -> No
         await press(app, "end")
         await settle(app)
         assert rows(view)[2:] == [" 10… ● Chat 999            3h", ""]
+
+
+async def test_a_pinned_chat_of_many_has_its_sign_before_the_title() -> None:
+    view = ChatList()
+    async with hosted(view, 30, 4):
+        view.show(KEYS, lambda key: replace(row(key), is_pinned=key == "0"), "0")
+        assert rows(view)[0] == "▸  1 ●◆Chat 0              3h"
+
+
+async def test_a_pinned_chat_has_a_sign_below_its_state() -> None:
+    for glyphs, sign in ((UNICODE, "◆"), (ASCII, "=")):
+        view = ChatList(glyphs)
+        async with hosted(view, 30, 4):
+            view.show(KEYS, lambda key: replace(row(key), is_pinned=key == "0"), "0")
+            state = glyphs.marks[Mark.DECODE]
+            assert [line[5] for line in rows(view)] == [state, sign, state, " "]
 
 
 async def test_in_ascii() -> None:

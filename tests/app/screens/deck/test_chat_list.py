@@ -119,3 +119,40 @@ async def test_what_another_program_does_is_seen(tmp_path: Path) -> None:
         other.close()
         await stage.turn()
         assert any("theirs" in line for line in listed(stage))
+
+
+async def test_pinned_chats_stand_first_until_they_are_unpinned(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(170, 40)) as stage:
+
+        async def titles() -> list[str]:
+            await stage.turn()
+            return [line.split()[-1] for line in listed(stage)[::2]]
+
+        await chats(stage, "one", "two", "code")
+        assert await titles() == ["code", "two", "one"]
+        await stage.press("ctrl+t", "end", "alt+t")
+        assert await titles() == ["one", "code", "two"]
+        await stage.press("escape", "alt+1", "alt+2", "alt+t")
+        assert await titles() == ["one", "two", "code"]
+        assert stage.toasts[-1] == "“two” is pinned. f12 undoes."
+        stage.deck.action_run("chat.pin")
+        assert await titles() == ["one", "code", "two"]
+        await stage.press("f12")
+        assert await titles() == ["one", "two", "code"]
+        await stage.press("f12", "f12", "f12")
+        assert await titles() == ["code", "two", "one"]
+        names = {command.title for command in stage.app.get_system_commands(stage.deck)}
+        assert ("Pin chat" in names, "Unpin chat" in names) == (True, False)
+
+
+async def test_a_chat_is_pinned_where_it_is_found(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press("alt+t")
+        assert "no message yet" in stage.toasts[-1]
+        await chats(stage, "one", "two")
+        await stage.press("f3", *"one")
+        await stage.turn()
+        await stage.press("alt+t")
+        await stage.turn()
+        assert "· pinned" in await stage.screen()
+        assert [c.title for c in stage.store.conversations() if c.pinned_at] == ["one"]

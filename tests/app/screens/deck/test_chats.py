@@ -35,7 +35,7 @@ async def test_what_was_done_to_chats_is_undone_one_by_one(tmp_path: Path) -> No
         assert [c.title for c in kept if c.is_open and not c.is_archived] == ["one", "two", "code"]
         stage.app.clear_notifications()
         await stage.press("f12")
-        assert stage.toasts == ["There is no closed, archived or deleted chat to bring back."]
+        assert stage.toasts == ["There is no change of a chat to undo."]
 
 
 async def test_a_chat_in_which_something_is_written_is_kept_as_others_are(tmp_path: Path) -> None:

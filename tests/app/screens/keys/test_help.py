@@ -69,7 +69,7 @@ async def test_what_a_key_does_keeps_to_its_column(tmp_path: Path) -> None:
         at, line = next((at, line) for at, line in enumerate(lines) if "Undo closing" in line)
         column = line.index("Undo closing")
         assert line.index("chat.undo") == column + 28
-        assert lines[at + 1][column:].startswith(("deleting", "or deleting"))
+        assert lines[at + 1][column:].startswith(("archiving", "deleting", "or deleting"))
         for name in ("chat.copy_selection", "app.suspend"):
             assert next(line for line in lines if name in line).index(name) == column + 28
 
