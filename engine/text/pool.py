@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from engine.api.errors import EngineError, ModelError, UnavailableError
 from engine.text.job import JOB_SECONDS, CopyJob, Job
 from engine.text.process import EncoderProcess, KilledError
-from engine.text.worker import Start
+from engine.text.worker import Start, cannot_be_used
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class EncoderPool:
             process.ready()
             self._was_ready = True
         except KilledError as error:
-            raise ModelError(f"the model's tokenizer cannot be used: {error.words}") from error
+            raise ModelError(cannot_be_used(error.words)) from error
         finally:
             self._release(process)
 

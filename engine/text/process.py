@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from engine.api.errors import EngineError, ModelError
 from engine.text.job import Job
 from engine.text.wire import Channel
-from engine.text.worker import Start
+from engine.text.worker import Start, cannot_be_used
 
 log = logging.getLogger(__name__)
 
@@ -147,10 +147,10 @@ class EncoderProcess:
             words = self._last_words()
             if words.signal == "SIGKILL":
                 raise KilledError(str(words)) from None
-            trouble = str(words).encode()
+            trouble = cannot_be_used(str(words)).encode()
         if trouble:
             self.kill()
-            raise ModelError(f"the model's tokenizer cannot be used: {trouble.decode()}")
+            raise ModelError(trouble.decode())
         self.is_ready = True
 
     def run(self, job: Job[Any]) -> bytes:

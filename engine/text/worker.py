@@ -28,6 +28,11 @@ _GRACE_SECONDS = 5.0
 _START_MEMORY = 1 << 30
 
 
+def cannot_be_used(reason: str) -> str:
+    """The error of a tokenizer that fails before the first job."""
+    return f"the model's tokenizer cannot be used: {reason}"
+
+
 class Start(NamedTuple):
     """The first message to a worker.
 
@@ -62,7 +67,7 @@ def main() -> None:
     # This is nearly all of a process's start time, so do it before the tokenizer comes.
     from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
 
-    from engine.api.errors import cause_of
+    from engine.api.errors import EngineError, cause_of
     from engine.text.encoder import ChatEncoder
 
     if (frame := read_frame(requests)) is None:
@@ -76,8 +81,11 @@ def main() -> None:
         _answer(answers, b"")
         with _Bounds(start.seconds, _START_MEMORY):
             encoder = ChatEncoder(tokenizer, start.model_key, begins_thinking=start.begins_thinking)
+    except EngineError as error:  # It explains itself.
+        _answer(answers, error.message.encode())
+        return
     except BaseException as error:
-        _answer(answers, cause_of(error).encode())
+        _answer(answers, cannot_be_used(cause_of(error)).encode())
         return
     gc.freeze()
     gc.enable()

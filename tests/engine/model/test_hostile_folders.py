@@ -428,7 +428,11 @@ def test_a_name_in_the_index_alone_is_shown_harmless(sharded: Path, tmp_path: Pa
 @pytest.mark.parametrize("stage", ["AutoConfig", "AutoTokenizer", "Vocabulary"])
 @pytest.mark.parametrize("kind", ["PanicException", "MemoryError", "RecursionError"])
 def test_whatever_a_library_raises_is_told(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, stage: str, kind: str
+    saved: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    stage: str,
+    kind: str,
 ) -> None:
     """A panic in Rust derives from BaseException alone."""
     base = BaseException if kind == "PanicException" else Exception
@@ -441,6 +445,8 @@ def test_whatever_a_library_raises_is_told(
         monkeypatch.setattr(folder_module, stage, fail)
     else:
         monkeypatch.setattr(getattr(transformers, stage), "from_pretrained", fail)
+    if stage == "AutoTokenizer":
+        request.getfixturevalue("encodes_here")
     what = {
         "AutoConfig": WRONG.removesuffix(": "),
         "AutoTokenizer": "the tokenizer in {} is broken",
@@ -449,6 +455,7 @@ def test_whatever_a_library_raises_is_told(
     assert refusal(saved) == f"{what}: {kind}: at src/lib.rs:1 it broke"
 
 
+@pytest.mark.usefixtures("encodes_here")
 def test_what_ends_the_program_is_no_fault_of_a_folder(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
