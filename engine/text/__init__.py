@@ -5,13 +5,14 @@ Processes
 
 Chat templates and tokenizers are the model's own code, run on text from strangers: they may panic,
 never return or take all memory. So prompts are encoded in separate processes (`EncoderPool`). A
-process gets the loaded tokenizer, pickled, and needs no torch. It takes 70 MB, and its start takes
-2 to 3 s of a core. The first starts while the weights are loaded, a second one once a prompt has
-waited for 0.25 s. A prompt may take 10 s, and 20 s more for each MB of its text. Where the platform
-can limit memory (Linux), it may take 512 MiB, and 1 KiB more for each byte of its text. A prompt
-that needs more is refused, and a process that ended over it is replaced. A prompt whose process was
-killed (SIGKILL: by the system or an operator) is tried once more; one that crashed its process is
-not.
+process makes the tokenizer, or gets it pickled, and needs no torch. It takes 70 MB, and its start
+takes 2 to 3 s of a core. The first starts while the weights are loaded, a second one once a prompt
+has waited for 0.25 s. The program itself has no tokenizer, and decodes by a table of the tokens
+(`TokenTable`), unless only the tokenizer's own code decodes. A prompt may take 10 s, and 20 s more
+for each MB of its text. Where the platform can limit memory (Linux), it may take 512 MiB, and 1 KiB
+more for each byte of its text. A prompt that needs more is refused, and a process that ended over
+it is replaced. A prompt whose process was killed (SIGKILL: by the system or an operator) is tried
+once more; one that crashed its process is not.
 
 Users take turns (`turns`). The user who has used the least time is next, and one prompt of each
 user is encoded at a time, in order of arrival. Replies that are read for tool calls have turns of

@@ -22,9 +22,9 @@ class Tokenizer(Protocol):
     """The interface of a transformers tokenizer, as far as it is used.
 
     Only one thread at a time may use it, because a fast tokenizer raises `Already borrowed` if its
-    settings change in one thread while another encodes. There is no lock. The program's tokenizer
-    only decodes, in the engine's text thread. Copies of it encode, each in the only thread of a
-    process (`engine.text.pool`).
+    settings change in one thread while another encodes. There is no lock. Tokenizers encode in the
+    only thread of a process (`engine.text.pool`); the program has a `TokenTable` in their place,
+    or a tokenizer that only its own code decodes, for the engine's text thread.
     """
 
     @property
