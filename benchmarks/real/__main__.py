@@ -28,7 +28,8 @@ in float32: how many of the 20 are equal for 64 tokens, and how many tokens are 
 the first that differs.
 
 The folder form is what transformers makes of the file, in bfloat16: batchdeck serves it as it is
-and with `--quantize`, beside OpenVINO and transformers (`benchmarks.peers` says how).
+and with `--quantize`, beside OpenVINO and transformers (`benchmarks.peers` says how). Its load is
+to be compared with a plain read of its weights, warm, which stands above the table.
 
 Figures are medians over the rounds. The first run sets the peers up, in some minutes.
 """
@@ -120,8 +121,11 @@ def compare(
             f"{chosen.tokens} tokens out",
         )
     )
-    size = file.stat().st_size
-    print(f"{file.name}: {size / 2**20:,.0f} MiB; dequantized to bfloat16: {folders.mib:,.0f} MiB")
+    size, seconds = file.stat().st_size, folders.read_seconds(chosen.rounds)
+    print(
+        f"{file.name}: {size / 2**20:,.0f} MiB; dequantized to bfloat16: {folders.mib:,.0f} MiB, "
+        f"read into memory in {seconds:.2f} s"
+    )
     print(table(measured, likeness))
     print(foot(entrants | beside, measured, failed, level, chosen))
     sys.stdout.flush()

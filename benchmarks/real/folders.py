@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -46,7 +48,21 @@ class Folders:
     @property
     def mib(self) -> float:
         """Size of the weights in bfloat16, in MiB."""
-        return sum(path.stat().st_size for path in self.checkpoint.glob("*.safetensors")) / 2**20
+        return sum(path.stat().st_size for path in self._weights) / 2**20
+
+    def read_seconds(self, rounds: int) -> float:
+        """Seconds of a plain read of these weights into memory, warm: a median."""
+        found = []
+        for _ in range(rounds + 1):
+            start = perf_counter()
+            for path in self._weights:
+                path.read_bytes()
+            found.append(perf_counter() - start)
+        return median(found[1:])
+
+    @property
+    def _weights(self) -> list[Path]:
+        return [*self.checkpoint.glob("*.safetensors")]
 
 
 def _write(file: Path, root: Path) -> None:

@@ -28,9 +28,13 @@ class Texts:
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Texts:
-        joined = b"\0".join(strings)
-        is_plain = joined.count(b"\0") == max(len(strings) - 1, 0)
-        return cls(joined, len(strings), None if is_plain else tuple(map(len, strings)))
+        return cls.joined_by_zeros(b"\0".join(strings), [*map(len, strings)])
+
+    @classmethod
+    def joined_by_zeros(cls, joined: bytes, lengths: Sequence[int]) -> Texts:
+        """Strings that were joined already, with their lengths in bytes."""
+        is_plain = joined.count(b"\0") == max(len(lengths) - 1, 0)
+        return cls(joined, len(lengths), None if is_plain else tuple(lengths))
 
     def read(self) -> list[str]:
         """The strings.
@@ -66,7 +70,7 @@ class Added(NamedTuple):
 
 class TokenTable:
     """The decoding side of a tokenizer, in the interface of transformers (`Tokenizer`), except that
-    it cannot encode. 262,144 tokens take 6 MB and 30 ms, where a tokenizer takes 66 MB and 0.3 s.
+    it cannot encode. 262,144 tokens take 10 MB, where a tokenizer takes 66.
 
     Args:
         tokens: the tokens by id.
@@ -91,6 +95,9 @@ class TokenTable:
         self._missing = frozenset(missing)
         self._starts = np.array(tokens.starts(), np.int64)
         self._special = frozenset(one.content for one in added.values() if one.special)
+        self._added_ids = {one.content: number for number, one in added.items()}
+        # Those that were decoded: a token is read in 0.3 us from here, and in 1.2 from the texts.
+        self._read: dict[int, str | None] = {}
         self.added_tokens_decoder = added
         self.decoder = decoder
         self.chat_template = chat_template
@@ -160,14 +167,19 @@ class TokenTable:
 
     @property
     def backend_tokenizer(self) -> TokenTable:
-        """The table itself, which is as fast as a tokenizer's backend."""
+        """The table itself: `Vocabulary` decodes by a tokenizer's backend."""
         return self
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool) -> str:
         """Decode token ids; ids without a token are skipped."""
         hidden = self._special if skip_special_tokens else ()
-        found = map(self.convert_ids_to_tokens, token_ids)
-        tokens = [token for token in found if token is not None and token not in hidden]
+        read, tokens = self._read, []
+        for token_id in token_ids:
+            if token_id not in read:
+                read[token_id] = self.convert_ids_to_tokens(token_id)
+            token = read[token_id]
+            if token is not None and token not in hidden:
+                tokens.append(token)
         text: str = " ".join(tokens) if self.decoder is None else self.decoder.decode(tokens)
         return text
 
@@ -183,26 +195,28 @@ class TokenTable:
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token; None if there is no such token."""
-        added = (number for number, one in self.added_tokens_decoder.items() if one[0] == token)
-        for number in (*added, *self._places(token.encode()), self._tokens.count - 1):
+        if token in self._added_ids:
+            return self._added_ids[token]
+        for number in self._places(token.encode()):
             if self.convert_ids_to_tokens(number) == token:
                 return number
         return None
 
     def _places(self, token: bytes) -> Iterator[int]:
-        """The ids where a token may be, except the last one."""
+        """The ids where a token may be."""
         yield 0
         joined, framed = self._tokens.joined, b"\0" + token + b"\0"
         at = joined.find(framed)
         while at >= 0:
             yield int(np.searchsorted(self._starts, at + 1))
             at = joined.find(framed, at + 1)
+        yield self._tokens.count - 1
 
     def get_vocab(self) -> dict[str, int]:
         """The id of each token."""
-        added = {one.content: number for number, one in self.added_tokens_decoder.items()}
-        read = enumerate(self._tokens.read())
-        return {token: number for number, token in read if number not in self._missing} | added
+        tokens = enumerate(self._tokens.read())
+        known = {token: number for number, token in tokens if number not in self._missing}
+        return known | self._added_ids
 
 
 def _decoder(state: Mapping[str, Any] | None) -> Any:

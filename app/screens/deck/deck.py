@@ -54,7 +54,7 @@ from widgets.panels.session_table import SessionTable
 WIDE = 170  # columns from which the chats are listed at the side, unless the user chose otherwise
 LEAST = 150  # columns below which there is no room for them, and a table above the chat has them
 TABLE_HEIGHT = 24  # lines from which that table leaves the chat enough of them
-CROWD = 8  # chats, more of which get the room of an empty chat
+CROWD = 8  # with more chats than these, their table has the lines of an empty chat
 
 # An Escape this soon after leaving something is probably one press too many, and must not stop the
 # reply.
@@ -76,8 +76,8 @@ class Deck(Screen[None]):
 
     `deck.tcss` lays the panes out by these classes: `-engine` if only one of chat and engine fits
     and the engine is on view; `-chats` while all chats are listed at the side, in place of tabs;
-    `-table` while their table stands above the chat, where there is no room at the side; `-blank`
-    while an empty chat gives its room to that table, because there are many chats;
+    `-table` while their table stands above the chat, where they do not fit at the side; `-blank`
+    while that table has the lines of an empty chat too, because there are many chats;
     `-gateway` if a gateway runs or its panel was selected, and `-mqtt` or `-http` for the panel of
     the two that is on view; `-spare` while the selected panel is one that low terminals leave out;
     `-pair` while latencies or devices are selected, which share a page; and one of each breakpoint.
@@ -478,14 +478,13 @@ class Deck(Screen[None]):
 
     def place_chats(self) -> None:
         """Show the chats at the side where they fit, else in a table above the chat if there are
-        several. An empty chat gives its room to the table if there are many."""
+        several. If there are many, the table has the lines of an empty chat too."""
         width, wanted = self.app.size.width, self._chats_wanted
         beside = width >= (WIDE if wanted is None else LEAST) and wanted is not False
-        snapshot, session = self.engine.snapshot, self.sessions.current
-        chats = {session_of(view) for view in snapshot.requests} if snapshot else set()
-        chats |= {one.key for one in self.sessions.sessions}
-        blank = len(chats) > CROWD and session.is_empty and not self.chat.prompt.text
-        asked = bool(wanted) or blank or (len(chats) > 1 and self.has_class("-narrow"))
+        session = self.sessions.current
+        is_unused = session.is_empty and not self.chat.prompt.text
+        blank = is_unused and self._num_chats > CROWD
+        asked = bool(wanted) or blank or (self.has_class("-narrow") and self._num_chats > 1)
         table = self._has_table_room and wanted is not False and asked
         blank = blank and (table or self.has_class("-split"))
         if blank is not self.has_class("-blank"):
@@ -497,6 +496,13 @@ class Deck(Screen[None]):
         self.set_class(beside, "-chats")
         self.set_class(table, "-table")
         self.set_class(blank, "-blank")
+
+    @property
+    def _num_chats(self) -> int:
+        """The number of rows in the table of chats."""
+        snapshot = self.engine.snapshot
+        chats = {session_of(view) for view in snapshot.requests} if snapshot else set()
+        return len(chats.union(one.key for one in self.sessions.sessions))
 
     @property
     def _has_table_room(self) -> bool:

@@ -240,8 +240,7 @@ class DraftActions:
         # Most editors end the last line.
         text = printable(text if before.endswith("\n") else text.removesuffix("\n"))
         if text != before:
-            area.load_text(text)
-            area.move_cursor(area.document.end)
+            area.put(text)
 
     async def _run_editor(self, command: Sequence[str]) -> str:
         """Leave the terminal to an editor until it ends, while replies go on; returns why it

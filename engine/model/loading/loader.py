@@ -261,15 +261,31 @@ class _Chat:
 
 
 def _read_chat(source: Source, encoder: EncoderPool, vocab_size: int) -> tuple[_Chat, Grammars]:
-    """Read it beside the weights, and wait for the encoding process."""
-    with blaming(f"the tokenizer in {source.folder} is broken"):
-        if isinstance(source.recipe, FolderTokenizer):
-            # Here it would take as long again, and twice that on the same core.
-            tokenizer = encoder.run(TableJob()) or source.recipe.build()
-        else:
-            tokenizer = source.recipe.table()
-    chat = _Chat.read(source, tokenizer)
+    """Read the part of a model that chats need, and make the compiler of structures. Both wait for
+    the encoding process, while other threads read the weights.
+
+    Raises:
+        ModelError: the tokenizer is broken, or `begins_thinking` cannot be true.
+        UnavailableError: the model was closed.
+    """
+    chat = _Chat.read(source, _decoding_side(source, encoder))
     return chat, chat.make_grammars(encoder, vocab_size)
+
+
+def _decoding_side(source: Source, encoder: EncoderPool) -> Any:
+    """A tokenizer that decodes: a table of tokens, unless only the tokenizer's own code decodes."""
+    broken = f"the tokenizer in {source.folder} is broken"
+    with blaming(broken):
+        if not isinstance(source.recipe, FolderTokenizer):
+            return source.recipe.table()
+        try:
+            # The program would take 0.6 s to read 152,064 tokens, which the process has read.
+            table = encoder.run(TableJob())
+        except (ModelError, UnavailableError):
+            raise
+        except EngineError as error:
+            raise ModelError(f"{broken}: {error.message}") from None
+        return source.recipe.build() if table is None else table
 
 
 # It gets a function that says whether the work is still wanted.
@@ -329,11 +345,9 @@ def _find_planned(plan: Plan, sample: Sample, encoder: Encoder, progress: Progre
             # them the model.
             reason, wrong = str(error), error.wrong
         else:
-            return (
-                found
-                if known is not None or quantize != "none"
-                else _store_findings(found, key, apart)
-            )
+            if known is not None or quantize != "none":
+                return found
+            return _store_findings(found, key, apart)
         # This runs outside the except block, where the error no longer keeps the model.
         gc.collect()
         if not wrong:

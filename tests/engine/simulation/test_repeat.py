@@ -77,7 +77,7 @@ class Course:
 
 
 def _state(policy: Policy) -> dict[str, object]:
-    """What a policy remembers, with the numbers of its model of step time."""
+    """The state of a policy, with the numbers of its model of step time."""
     state = dict(vars(policy))
     if "_model" in state:
         state["_model"] = vars(state["_model"])

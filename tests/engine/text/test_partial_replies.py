@@ -120,8 +120,8 @@ def test_white_space_with_which_a_prompt_ends_is_not_told(
     head, tail = (
         tuple(byte_level.encode(text, add_special_tokens=False)) for text in ("\n ", "the cat")
     )
-    told = stream_of(codec, (*head,), tail, num_partial=len(head), repeats=False)
-    assert told.text == "the cat"
+    sent = stream_of(codec, (*head,), tail, num_partial=len(head), repeats=False)
+    assert sent.text == "the cat"
 
 
 def test_no_stop_string_begins_in_the_prompt(
@@ -130,8 +130,8 @@ def test_no_stop_string_begins_in_the_prompt(
     head, tail = (
         tuple(byte_level.encode(text, add_special_tokens=False)) for text in ("the ca", "t is not")
     )
-    told = stream_of(codec, head, tail, num_partial=len(head), stop="cat", repeats=False)
-    assert told.text == "t is not"
+    sent = stream_of(codec, head, tail, num_partial=len(head), stop="cat", repeats=False)
+    assert sent.text == "t is not"
 
 
 def test_the_ids_of_a_reply_are_gone_on_from_exactly(codec: ChatCodec) -> None:

@@ -98,7 +98,6 @@ def step_data(record: StepRecord) -> Plain:
     """One step. Times in seconds."""
     return {
         "step": record.step,
-        "begun": number(record.turn_start),
         "seconds": number(record.duration),
         "forward": number(record.times.forward),
         "prefill_tokens": record.prefill_tokens,

@@ -157,7 +157,7 @@ def _read(path: Path) -> _File:
 
 
 def _join_strings(data: mmap.mmap, at: int, count: int) -> tuple[bytes, bytes, int] | None:
-    """As the kernel `join_strings`, which takes 2 ms for 262,144 strings where this takes 100."""
+    """As the kernel `join_strings`, which takes 3 ms for 262,144 strings where this takes 50."""
     found, lengths = [], []
     try:
         for _ in range(count):
@@ -260,9 +260,7 @@ class _Reader:
         if found is None:
             raise self._cut(key)
         joined, lengths, self._at = found
-        is_plain = joined.count(b"\0") == max(count - 1, 0)
-        stated = None if is_plain else tuple(np.frombuffer(lengths, "<u8").tolist())
-        texts = Texts(joined, count, stated)
+        texts = Texts.joined_by_zeros(joined, np.frombuffer(lengths, "<u8").tolist())
         try:
             texts.joined.decode()
         except UnicodeDecodeError:

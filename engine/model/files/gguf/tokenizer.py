@@ -123,7 +123,7 @@ class TokenizerRecipe:
         return build_tokenizer(self._metadata, self._path, self._pairs)
 
     def table(self) -> TokenTable:
-        """The tokens, for decoding: 0.1 s for 262,144 tokens, whose tokenizer takes 0.8.
+        """The tokens, for decoding: 0.1 s for 262,144 tokens, whose tokenizer takes 0.6.
 
         Raises:
             ModelError: see `build_tokenizer`.

@@ -239,7 +239,7 @@ async def test_the_map_is_as_high_as_it_can_use(
         assert not any(laid_out)
 
 
-MANY = 10  # chats, more than an empty chat keeps its room for
+MANY = 10  # chats, so many that their table has the lines of an empty chat
 
 
 async def crowded(stage: Stage) -> None:
@@ -266,7 +266,7 @@ async def test_an_empty_chat_gives_its_room_to_the_table_of_many(
         text = await stage.screen()
         assert all(f"question {number}" in text for number in range(MANY))
         assert "Ask anything." in text
-        # With the first key the chat has its room again.
+        # The first key gives the chat its lines again.
         await stage.press("h")
         await stage.settle()
         assert table.region.height < shown.height

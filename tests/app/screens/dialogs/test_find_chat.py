@@ -299,8 +299,8 @@ async def test_what_is_found_under_another_dialog_stays_there(
 async def test_its_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
     async with staged(tmp_path, keys={"find.next": "f19", "find.delete": "f20"}) as stage:
         await stage.press("f3")
-        told = "Enter opens · f19 next hit · f6 rename alt+t pin f7 archive f20 delete f12 undo"
-        assert told in await stage.screen()
+        label = "Enter opens · f19 next hit · f6 rename alt+t pin f7 archive f20 delete f12 undo"
+        assert label in await stage.screen()
 
 
 async def sent(stage: Stage, text: str) -> list[str]:

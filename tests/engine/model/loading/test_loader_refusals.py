@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.api.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError, InvalidRequestError, ModelError
 from engine.model.files.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, open_checkpoint
 from engine.model.loading import source
+from engine.text.encoder import ChatEncoder
 from tests.support.loading import refusal
 from tests.support.zoo import MAX_LEN
 
@@ -56,6 +57,19 @@ class TestRefusals:
         (folder / CONFIG_FILE).write_text(json.dumps(config))
         (folder / "evil.py").write_text("raise SystemExit('this code was run')")
         assert "has model_type None" in refusal(folder).message
+
+    def test_tokens_that_cannot_be_listed(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: ChatEncoder) -> None:
+            raise InvalidRequestError("the tokens cannot be listed: it took too long", "prompt")
+
+        monkeypatch.setattr(ChatEncoder, "table", fail)
+        error = refusal(folder)
+        assert isinstance(error, ModelError)
+        assert error.message == (
+            f"the tokenizer in {folder} is broken: the tokens cannot be listed: it took too long"
+        )
 
     def test_no_weights(self, folder: Path) -> None:
         (folder / SINGLE_FILE).unlink()

@@ -13,7 +13,15 @@ import pytest
 
 from engine.api.errors import ModelError
 from engine.model.files.checkpoint import find_gguf
+from engine.model.files.gguf import header
 from engine.model.files.gguf.header import Header, read_header
+
+
+@pytest.fixture(params=["by a kernel", "in Python"])
+def joined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strings are joined by a kernel, or without kernels."""
+    if request.param == "in Python":
+        monkeypatch.setattr(header, "kernels", lambda: None)
 
 
 def text(value: str) -> bytes:
@@ -88,6 +96,7 @@ def test_what_a_writer_wrote(tmp_path: Path) -> None:
     assert y.offset % 32 == 0
 
 
+@pytest.mark.usefixtures("joined")
 def test_texts_with_a_zero_byte(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     texts = struct.pack("<IQ", 8, 3) + text("a\0b") + text("") + text("c")
@@ -201,6 +210,7 @@ _HUGE = 1 << 62
         ),
     ],
 )
+@pytest.mark.usefixtures("joined")
 def test_a_file_that_is_broken(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(content)
@@ -209,6 +219,7 @@ def test_a_file_that_is_broken(tmp_path: Path, content: bytes, sentence: str) ->
     assert sentence in message
 
 
+@pytest.mark.usefixtures("joined")
 def test_each_place_where_a_file_can_be_cut(tmp_path: Path) -> None:
     texts = struct.pack("<IQ", 8, 2) + text("a") + text("b")
     numbers = struct.pack("<IQ3f", 6, 3, 1, 2, 3)
