@@ -460,7 +460,7 @@ def _read_weights(
         if not is_kept or kept.settle(model):
             return model, kept, origins
         name = source.entry.name
-        logger.info("%s: its weights are unpacked, since layers share them", name)
+        logger.info("%s: its weights are unpacked, since transformers copies some of them", name)
         kept, is_kept, dtype = CompactWeights(plan.dtype), False, plan.dtype
 
 

@@ -22,6 +22,7 @@ from engine.model.checks import verdicts
 from engine.model.files.meter import Meter
 from engine.model.loading import loader, packed
 from engine.model.loading.packed import MappedWeights, PackedFile
+from engine.model.machine.device import loading_dtype
 from engine.serving.loading import LoadedModel
 from tests.support.checkpoints import save_checkpoint
 from tests.support.gguf_files import save_gguf
@@ -126,7 +127,10 @@ def test_a_folder(
 ) -> None:
     save_checkpoint(tmp_path / "model", name, dtype=getattr(torch, dtype))
     same_twice(tmp_path / "model", dtype=dtype)
-    assert len(built) == (2 if name in MERGED else 1)
+    # Where torch has no bfloat16, weights stay as they are stored, which merged ones cannot.
+    cpu, wanted = torch.device("cpu"), getattr(torch, dtype)
+    attempts = 1 if loading_dtype(wanted, cpu) == wanted else 2
+    assert len(built) == (2 * attempts if name in MERGED else 1)
     assert packings == ([] if name in MERGED else ["stored", "mapped"])
 
 

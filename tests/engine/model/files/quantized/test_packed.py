@@ -58,9 +58,13 @@ def loaded_with(
     """A loaded model, what was recognized, and a copy of the model before it became a program."""
     seen: list[Any] = []
 
-    def watched(model: Any, *args: Any) -> Recognized:
-        found = recognize(model, *args)
-        seen.extend((found.coded, copy.deepcopy(model)))
+    def watched(model: Any, config: Any, shape: Any, coded: Coded, origins: Any) -> Recognized:
+        found = recognize(model, config, shape, coded, origins)
+        # Where torch has no bfloat16, a model is loaded in float32, and has numbers only in use.
+        own = type(model)(copy.deepcopy(model.config)).to(model.dtype).eval()
+        with coded.compact.unpacked(model.parameters()):
+            own.load_state_dict(model.state_dict())
+        seen.extend((found.coded, own))
         return found
 
     monkeypatch.setattr(coding, "recognize", watched)
