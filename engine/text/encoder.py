@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from engine.structure.words import Words
 from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
 from engine.text.calls import Calling, read_calls
 from engine.text.channels import Channels
+from engine.text.copied import pickle_tokenizer
 from engine.text.forms import ARGUMENTS, NAMES, Form, form_of, known_form
 from engine.text.guard import ContentGuard
 from engine.text.messages import (
@@ -252,8 +252,8 @@ class ChatEncoder:
         return TokenTable.of(self._tokenizer)
 
     def pickled(self) -> bytes:
-        """The tokenizer, pickled."""
-        return pickle.dumps(self._tokenizer)
+        """The tokenizer, pickled for `CopiedTokenizer`."""
+        return pickle_tokenizer(self._tokenizer)
 
     def words(self) -> list[bytes]:
         """The bytes of each token, by id."""

@@ -359,9 +359,7 @@ class TableJob(_Question[TokenTable | None]):
 
 @dataclass(frozen=True, slots=True)
 class CopyJob(_Question[bytes]):
-    """The tokenizer, pickled for another such process (`ChatEncoder.pickled`). The program must not
-    unpickle it.
-    """
+    """The tokenizer, pickled for another such process (`ChatEncoder.pickled`)."""
 
     name: ClassVar[str] = "copying the tokenizer"
     failure: ClassVar[str] = "the tokenizer cannot be copied"

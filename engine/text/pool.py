@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from engine.api.errors import EngineError, ModelError, UnavailableError
-from engine.text.job import JOB_SECONDS, CopyJob, Job
+from engine.text.job import JOB_SECONDS, Job
 from engine.text.process import EncoderProcess, KilledError
 from engine.text.worker import Start, cannot_be_used
 
@@ -71,15 +71,10 @@ class EncoderPool:
         for process in self._idle:
             process.begin(self._start)
 
-    def copy_tokenizer(self) -> None:
-        """Keep the first process's tokenizer for later processes, which would otherwise read it
-        from its files.
-
-        Raises:
-            EngineError: see `Encoder.run`.
-        """
+    def replace_tokenizer(self, tokenizer: object) -> None:
+        """Send another object to later processes, for the same tokenizer."""
         assert self._start is not None
-        self._start = self._start._replace(tokenizer=self.run(CopyJob()))
+        self._start = self._start._replace(tokenizer=pickle.dumps(tokenizer))
 
     def run(self, job: Job[T]) -> T:
         """Run a job, and again if its process was killed: most likely the system or an operator did

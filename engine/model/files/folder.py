@@ -40,8 +40,11 @@ _TEMPLATE_FOLDER = "additional_chat_templates"
 _OPENED = re.compile(r".*\.(json|jinja|txt|model|tiktoken|bpe|tokenizer)(\..*)?", re.DOTALL)
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> list[Path]:
     """Check all files of a folder that transformers may open.
+
+    Returns:
+        these files.
 
     Raises:
         ModelError: one is not a regular file, or exceeds the size limit of its kind.
@@ -61,6 +64,7 @@ def check_folder(folder: Path) -> None:
         raise ModelError(f"{folder} cannot be read: {error.strerror}") from None
     for path in opened:
         check_file(path, _most_bytes(path.name))
+    return opened
 
 
 def _most_bytes(name: str) -> int:

@@ -49,20 +49,30 @@ def content_of(path: Path, make: Callable[[], bytes], *, most: int) -> bytes:
     """
     if not KEPT:
         return make()
+    content = read(path)
+    if content is None:
+        content = make()
+        store(path, content, most=most)
+    return content
+
+
+def read(path: Path) -> bytes | None:
+    """The content of a kept file; None if there is none, or it is damaged."""
     try:
         stored = path.read_bytes()
-        content, stated = stored[:-_DIGEST_BYTES], stored[-_DIGEST_BYTES:]
-        if hashlib.sha256(content).digest() == stated:
-            return content
     except OSError:
-        pass  # It is made, and stored in its place.
-    content = make()
+        return None
+    content, stated = stored[:-_DIGEST_BYTES], stored[-_DIGEST_BYTES:]
+    return content if hashlib.sha256(content).digest() == stated else None
+
+
+def store(path: Path, content: bytes, *, most: int) -> None:
+    """Store the content of a kept file; see `content_of`."""
     try:
         with storing(path, path.parent, most) as partial:
             partial.write_bytes(content + hashlib.sha256(content).digest())
     except OSError as error:
         logger.warning("%s cannot be kept: %s", path, error)
-    return content
 
 
 def recall(facts: tuple[object, ...], make: Callable[[], JsonT]) -> JsonT:
@@ -120,13 +130,14 @@ def build() -> str:
     native = kernels()
     facts: list[object] = [*map(version, ("torch", "transformers")), _processor()]
     if native is not None:
-        facts += [native.level(), _stamp(Path(str(native.__file__)))]
+        facts += [native.level(), stamp(Path(str(native.__file__)))]
     folders = sorted(engine.__path__)  # two if an editable installation has the kernels elsewhere
-    facts += [_stamp(file) for one in folders for file in sorted(Path(one).rglob("*.py"))]
+    facts += [stamp(file) for one in folders for file in sorted(Path(one).rglob("*.py"))]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
+def stamp(file: Path) -> tuple[str, int, int]:
+    """The name of a file, its size, and the time of its last change in ns."""
     found = file.stat()
     return file.name, found.st_size, found.st_mtime_ns
 

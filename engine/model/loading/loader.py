@@ -79,7 +79,7 @@ from engine.simulation.devices import Device
 from engine.text.channels import Channels
 from engine.text.codec import ChatCodec
 from engine.text.grammars import Grammars
-from engine.text.job import Encoder, EndsJob, TableJob
+from engine.text.job import CopyJob, Encoder, EndsJob, TableJob
 from engine.text.pool import EncoderPool, encoding
 from engine.text.vocabulary import Vocabulary
 
@@ -169,7 +169,8 @@ def _prepare(encoder: EncoderPool, recipe: object, grammars: Grammars) -> None:
     """Do what a loading need not wait for."""
     if isinstance(recipe, FolderTokenizer):
         try:
-            encoder.copy_tokenizer()  # because the folder may be removed
+            # Later processes, and later loads, need not read the folder, which may be removed.
+            encoder.replace_tokenizer(recipe.copied(lambda: encoder.run(CopyJob())))
         except UnavailableError:
             return  # The model was closed.
         except EngineError as error:
@@ -280,7 +281,7 @@ def _decoding_side(source: Source, encoder: EncoderPool) -> Any:
             return source.recipe.table()
         try:
             # The program would take 0.6 s to read 152,064 tokens, which the process has read.
-            table = encoder.run(TableJob())
+            table = source.recipe.table(lambda: encoder.run(TableJob()))
         except (ModelError, UnavailableError):
             raise
         except EngineError as error:

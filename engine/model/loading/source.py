@@ -87,9 +87,9 @@ class Source:
         quantize = request.quantize or entry.quantize
         precision = name_of(dtype) if quantize == "none" else f"{name_of(dtype)}-{quantize}"
         key = model_key(entry.name, checkpoint.fingerprint, folder, precision)
-        check_folder(folder)
+        opened = check_folder(folder)
         own = gguf is None or has_tokenizer(folder)
-        recipe = FolderTokenizer(folder) if own or gguf is None else gguf.tokenizer_recipe
+        recipe = FolderTokenizer(folder, opened) if own or gguf is None else gguf.tokenizer_recipe
         if encoder is not None:
             # At once, because the encoding process takes longest: 0.7 s for 262,144 tokens.
             encoder.begin(recipe, key, begins_thinking=entry.begins_thinking)

@@ -21,8 +21,9 @@ from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, InvalidRequestError, ModelError
 from engine.api.stream import Context
 from engine.model.files.tokenizer import FolderTokenizer
+from engine.text.copied import CopiedTokenizer
 from engine.text.encoder import ChatEncoder
-from engine.text.job import PartialJob, PrefixJob, PromptJob, TextJob
+from engine.text.job import CopyJob, PartialJob, PrefixJob, PromptJob, TextJob
 from engine.text.pool import ClosedError, EncoderPool, encoding
 from engine.text.process import EncoderProcess
 from tests.support.encoding import start_pool
@@ -261,7 +262,7 @@ def test_a_folder_may_be_removed_once_its_tokenizer_is_kept(
     byte_level.save_pretrained(tmp_path / "model")
     pool = start_pool(FolderTokenizer(tmp_path / "model"), KEY)
     prompt = pool.run(PromptJob(chat("Hello")))
-    pool.copy_tokenizer()
+    pool.replace_tokenizer(CopiedTokenizer(pool.run(CopyJob())))
     shutil.rmtree(tmp_path / "model")
     for one in processes():
         one.kill()
