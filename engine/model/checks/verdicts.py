@@ -71,9 +71,10 @@ def find(key: str) -> Verdict | None:
         with safe_open(_file(key), "pt") as file:
             stated: Any = json.loads(file.metadata()["verdict"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if stated["digest"] != _digest(tensors):
-            raise ValueError("its tensors are not those that were kept")
-        loss, layout = stated["loss"], stated["layout"]
+        layout, digest = stated["layout"], stated.pop("digest")
+        if digest != _digest(stated, tensors):
+            raise ValueError("it was changed")
+        loss = stated["loss"]
         return Verdict(
             tuple(_wrong(**one) for one in stated["apart"]),
             None if loss is None else _loss(**loss),
@@ -96,8 +97,8 @@ def store(key: str, verdict: Verdict) -> None:
         "apart": [asdict(one) for one in verdict.apart],
         "loss": None if verdict.loss is None else asdict(verdict.loss),
         "layout": None if graph is None else graph.layout,
-        "digest": _digest(tensors),
     }
+    stated["digest"] = _digest(stated, tensors)
     try:
         with kept.storing(file, file.parent, _MOST_BYTES) as partial:
             save_file(tensors, partial, {"verdict": json.dumps(stated)})
@@ -105,8 +106,8 @@ def store(key: str, verdict: Verdict) -> None:
         logger.warning("the verdict on a model cannot be kept: %s", error)
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(stated: Mapping[str, object], tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(stated).encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].flatten().view(torch.uint8).numpy().data)

@@ -536,7 +536,15 @@ def _restore(
         mapped = None if file is None else file.map(native, meter)
         arena = Arena(native, None if mapped is None else mapped.pieces)
         forward = restore_program(
-            graph, memory, plan.envelope, plan.shape, coded, known.apart, arena
+            graph,
+            memory,
+            plan.envelope,
+            plan.shape,
+            coded,
+            known.apart,
+            arena,
+            # Mapped weights have the checksums of those with which an earlier load was verified.
+            verify=mapped is None,
         )
     except ModelError:
         raise
