@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line
-from widgets.palette import MIN_CONTRAST, Palette
+from widgets.palette import Palette, least_contrast
 
 
 class LineView(Widget):
@@ -50,7 +50,7 @@ class LineView(Widget):
             base = self.rich_style
             # The rest of the style (links, text opacity) does not apply to every cell.
             base = Style(color=base.color, bgcolor=base.bgcolor)
-            least = float(self.app.theme_variables.get("least-contrast", MIN_CONTRAST))
+            least = least_contrast(self.app.theme_variables)
             self._palette = Palette.on(base, self.app.native_ansi_color, self.app.no_color, least)
         return self._palette
 

@@ -135,6 +135,11 @@ class Palette:
         )
 
 
+def least_contrast(variables: Mapping[str, str]) -> float:
+    """The least contrast of text with its background in a theme, by its variables."""
+    return float(variables.get("least-contrast", MIN_CONTRAST))
+
+
 def contrast(one: Color, other: Color) -> float:
     """The contrast ratio of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)

@@ -36,7 +36,7 @@ from app.screens.keys.legacy_keys import read_alt_keys
 from app.screens.model_switch import ModelSwitch, ModelWish
 from app.screens.settings.change_settings import ChangeSettings, PressKey
 from app.screens.settings.preferences import Preferences
-from app.screens.settings.themes import CONTRAST, find_theme, readable
+from app.screens.settings.themes import CONTRAST, EightBitColors, find_theme, readable
 from app.settings.own_file import OwnFile, OwnSettings
 from app.settings.settings import Settings
 from app.store.store import Store
@@ -146,12 +146,15 @@ class Tui(App[int]):
             http=http,
         )
         self.ending = Ending(client, self._sessions)
-        glyphs = ASCII if settings.ascii else UNICODE
+        is_ascii = os.environ.get("TERM") == "linux" if settings.ascii is None else settings.ascii
+        glyphs = ASCII if is_ascii else UNICODE
         self.deck = Deck(self._sessions, glyphs)
-        self.set_class(settings.ascii, "-ascii")
-        if settings.ascii:
-            # Textual 8.2 has filters for drawing, and no public way to add one.
+        self.set_class(is_ascii, "-ascii")
+        # Textual 8.2 has filters for drawing, and no public way to add one.
+        if is_ascii:
             self._filters.append(AsciiOnly())
+        if self.console.color_system == "256":
+            self._filters.append(EightBitColors(lambda: self.theme_variables))
         own = own or OwnSettings(OwnFile(settings.data_dir), settings)
         self._preferences = Preferences(self, self.deck, client, settings, own)
 

@@ -90,7 +90,8 @@ class Settings(BaseModel):
             standard error.
         data_dir: the folder of the store and of crash reports.
         theme: the interface's theme; None is the default one.
-        ascii: whether to draw with ASCII only.
+        ascii: whether to draw with ASCII only; None does so on Linux's console (TERM=linux), whose
+            fonts lack the other characters.
         cadence: how often the interface polls the engine.
         keys: keys by the names of their actions.
         alerts: the alerts of the interface.
@@ -122,7 +123,7 @@ class Settings(BaseModel):
     )
     data_dir: Location = Field(default_factory=lambda: user_data_path(APP, appauthor=False))
     theme: str | None = None
-    ascii: bool = False
+    ascii: bool | None = None
     cadence: Literal["usual", "frugal"] = "usual"
     keys: dict[str, str] = {}
     alerts: AlertRules = Field(default_factory=AlertRules)

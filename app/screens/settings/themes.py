@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 
+from rich.color import Color as RichColor
+from rich.color import ColorSystem, ColorType
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES, Theme
 
 from app.settings.settings import SettingsError
-from widgets.palette import MIN_CONTRAST, contrast, faint, legible
+from widgets.palette import contrast, faint, least_contrast, legible
 
 # WCAG 2.2, success criterion 1.4.6 (AAA). Views read it as a variable of the theme.
 LEAST_CONTRAST = 7.0
@@ -84,7 +90,7 @@ def readable(variables: Mapping[str, str]) -> dict[str, str]:
     if "ansi" in variables["background"]:
         return changed
     # A little more, because colours are rounded where they are blended.
-    least = 1.02 * float(variables.get("least-contrast", MIN_CONTRAST))
+    least = 1.02 * least_contrast(variables)
     background = Color.parse(variables["background"])
     fore = legible(Color.parse(variables["foreground"]), background, least)
     # Code, fields and dialogs have shaded backgrounds. Text that is legible on the shade nearest to
@@ -101,3 +107,54 @@ def readable(variables: Mapping[str, str]) -> dict[str, str]:
     badge = Color.parse(variables["accent-muted"])
     changed["text-accent"] = legible(Color.parse(changed["text-accent"]), badge, least).hex
     return changed
+
+
+class EightBitColors(LineFilter):
+    """Draws with the 240 fixed colours of a terminal that has 256, so that text stays legible.
+    Where the nearest of them to the colour of a text has too little contrast with the nearest to
+    its background, another one is used: of dark, light, contrast, solarized-light and
+    atom-one-dark, four had too faint text without this.
+
+    Args:
+        variables: provides those of the theme.
+    """
+
+    def __init__(self, variables: Callable[[], Mapping[str, str]]) -> None:
+        super().__init__()
+        self._variables = variables
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        least = least_contrast(self._variables())
+        return [
+            segment
+            if segment.style is None or not any(map(str.isalnum, segment.text))
+            else Segment(segment.text, _in_256(segment.style, least), segment.control)
+            for segment in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _in_256(style: Style, least: float) -> Style:
+    """A style of text with colours of which both are among the 240, and legible."""
+    fore, back = style.color, style.bgcolor
+    if fore is None or back is None or {fore.type, back.type} != {ColorType.TRUECOLOR}:
+        return style  # The terminal's own colours are unknown.
+    fore, back = (one.downgrade(ColorSystem.EIGHT_BIT) for one in (fore, back))
+    wanted, ground = Color.from_rich_color(style.color), Color.from_rich_color(back)
+    if contrast(Color.from_rich_color(fore), ground) < least:
+        legible = [one for one, color in _fixed() if contrast(color, ground) >= least]
+        if legible:
+            colors = dict(_fixed())
+            fore = min(legible, key=lambda one: _distance(colors[one], wanted))
+    return style + Style(color=fore, bgcolor=back)
+
+
+@cache
+def _fixed() -> list[tuple[RichColor, Color]]:
+    """The colours that all terminals with 256 share: the cube and the greys."""
+    numbers = map(RichColor.from_ansi, range(16, 256))
+    return [(one, Color.from_rich_color(one)) for one in numbers]
+
+
+def _distance(one: Color, other: Color) -> float:
+    return sum((a - b) ** 2 for a, b in zip(one.rgb, other.rgb, strict=True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.app.screens.stage import REPLIES, staged
 
 
@@ -29,3 +31,19 @@ async def test_what_people_write_stays_as_it_is(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, ascii=True) as stage:
         await stage.press(*"дом")
         assert "дом" in await stage.screen()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "stated", "is_ascii"),
+    [("linux", None, True), ("linux", False, False), ("xterm-256color", None, False)],
+)
+async def test_the_console_of_linux_gets_ascii_unless_that_is_refused(
+    terminal: str,
+    stated: bool | None,
+    is_ascii: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", terminal)
+    async with staged(tmp_path, REPLIES, ascii=stated) as stage:
+        assert (await stage.screen()).isascii() == is_ascii

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.segment import Segment
+from textual import constants
 from textual.color import Color
 
 from app.screens.settings.themes import CONTRAST, LEAST_CONTRAST, NAMES, find_theme
@@ -29,7 +30,11 @@ PAINTED = [name for name in NAMES if not name.startswith("ansi")]
 SOME = ["dark", "light", CONTRAST.name, "solarized-light", "atom-one-dark"]
 
 
-async def test_all_text_on_the_screen_is_legible(tmp_path: Path) -> None:
+@pytest.mark.parametrize("depth", ["truecolor", "256"])
+async def test_all_text_on_the_screen_is_legible(
+    depth: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "COLOR_SYSTEM", depth)
     async with staged(tmp_path, {"one": REPLY}, size=(160, 48)) as stage:
         await stage.send("one")
         await stage.turn(2)
@@ -39,7 +44,11 @@ async def test_all_text_on_the_screen_is_legible(tmp_path: Path) -> None:
         assert await faint_in(stage, PAINTED) == {}
 
 
-async def test_all_text_of_a_dialog_is_legible(tmp_path: Path) -> None:
+@pytest.mark.parametrize("depth", ["truecolor", "256"])
+async def test_all_text_of_a_dialog_is_legible(
+    depth: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "COLOR_SYSTEM", depth)
     async with staged(tmp_path) as stage:
         for keys in (("f1",), ("f3",), ("f9", "down"), ("f2", "p")):
             await stage.press(*keys)
@@ -64,10 +73,13 @@ def faint(stage: Stage, least: float) -> list[str]:
     return [
         f"{segment.text!r} {ratio:.1f} {segment.style}"
         for segment, ratio in ratios(stage)
-        if ratio < least
-        and any(map(str.isalnum, segment.text))  # frames and bars are no text
-        and segment.text != UNDER_CURSOR
+        if ratio < least and has_text(segment)
     ]
+
+
+def has_text(segment: Segment) -> bool:
+    """Whether a segment is text: frames and bars are not."""
+    return any(map(str.isalnum, segment.text)) and segment.text != UNDER_CURSOR
 
 
 async def test_no_colour_leaves_the_background_to_the_terminal(
@@ -90,7 +102,8 @@ def shown(stage: Stage) -> Iterator[list[Segment]]:
 
 def ratios(stage: Stage) -> Iterator[tuple[Segment, float]]:
     """All that is on the screen, or in the dialog that is over it, with its contrast."""
-    screen = stage.app.screen
+    screen, depth = stage.app.screen, stage.app.console._color_system
+    assert depth is not None
     region = screen.region if screen is stage.deck else screen.children[0].region
     for strip in screen._compositor.render_strips()[region.y : region.bottom]:
         for segment in strip.crop(region.x, region.right):
@@ -98,5 +111,6 @@ def ratios(stage: Stage) -> Iterator[tuple[Segment, float]]:
             if segment.text.strip() and style is not None:
                 assert style.color is not None
                 assert style.bgcolor is not None
-                colors = [Color.from_rich_color(c) for c in (style.color, style.bgcolor)]
+                painted = (one.downgrade(depth) for one in (style.color, style.bgcolor))
+                colors = [Color.from_rich_color(one) for one in painted]
                 yield segment, contrast(*colors)
