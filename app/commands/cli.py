@@ -40,7 +40,14 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True, epilog="See docs/operating.md for all settings.")
+_EPILOG = (
+    "Exit codes: 0 all answered, 1 something failed, 2 wrong usage or configuration, 3 no model, "
+    "4 input, output or store cannot be used, 70 crashed, 129 and more: a signal (128 + its "
+    "number). See docs/operating.md for all settings."
+)
+
+
+@app.callback(invoke_without_command=True, epilog=_EPILOG)
 @spread
 def _tui(
     *,

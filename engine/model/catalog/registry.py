@@ -226,14 +226,17 @@ class Registry:
         )
 
     def _names_close_to(self, model: str) -> str:
-        """A clause with the names closest to an unknown one, or with all if none is close."""
+        """A clause with the names closest to an unknown one; the three nearest if none is close."""
         wanted = model.lower()
         close = [name for name in self.entries if name.startswith(wanted)]
         close += get_close_matches(wanted, self.entries, _CLOSE, _LIKENESS)
         close = list(dict.fromkeys(close))[:_CLOSE]
+        if not self.entries:
+            return f"{self.path} has no models"
+        said = "close to it are"
         if not close:
-            return f"{self.path} has {', '.join(self.entries)}"
-        return f"close to it are {', '.join(close)}, of the {len(self.entries)} of {self.path}"
+            said, close = "nearest to it are", get_close_matches(wanted, self.entries, 3, 0.0)
+        return f"{said} {', '.join(close)}, of the {len(self.entries)} of {self.path}"
 
 
 class _Preset(BaseModel):

@@ -246,13 +246,22 @@ def test_names_folders_and_hub_ids(tmp_path: Path) -> None:
     assert (folder.name, folder.folder, folder.hub_id) == (tmp_path.name, tmp_path, None)
 
 
-def test_unknown_model_names_those_there_are() -> None:
+def test_unknown_model_names_three_that_there_are() -> None:
     with pytest.raises(ModelError) as caught:
         Registry.read().find("anything")
     assert caught.value.param == "model"
     message = caught.value.message
-    assert message.startswith("model 'anything' is unknown; ")
-    assert "builtin, qwen3-0.6b," in message
+    sentence = r"model 'anything' is unknown; nearest to it are (.*), of the \d+ of "
+    found = re.match(sentence, message)
+    assert found is not None
+    names = found[1].split(", ")
+    assert len(names) == 3
+    assert set(names) <= Registry.read().entries.keys()
+
+
+def test_an_empty_registry_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"models\.toml has no models, and a folder or a hub id"):
+        read(tmp_path, "").find("anything")
 
 
 def test_presets_are_read_by_name(tmp_path: Path) -> None:
