@@ -27,7 +27,7 @@ from engine.model.attention.latent import Expansion
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.program.layout import by_token
-from engine.model.program.writes import Change, Writes
+from engine.model.program.writes import Change, Writes, out_of_place
 from engine.model.state.cache import StateCache
 from engine.model.state.modules import StateModules
 from engine.model.state.probe import cache_argument
@@ -108,6 +108,18 @@ class Call:
         if isinstance(self.target, KernelCall):
             return self.target.function
         return name_of(self.target)
+
+    @property
+    def function(self) -> str:
+        """The function of torch that it calls: `mul` for `mul_`. Empty for any other call."""
+        if isinstance(self.target, (nn.Module, AttentionCall, KernelCall)):
+            return ""
+        return out_of_place(self.name)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The tensors among its arguments."""
+        return tensors_in((self.args, self.kwargs))
 
 
 @dataclass(slots=True)

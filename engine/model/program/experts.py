@@ -169,7 +169,7 @@ def _routers(
         if call is None or id(call) in seen:
             continue
         seen.add(id(call))
-        given = [_before_casts(one, provenance) for one in tensors_in((call.args, call.kwargs))]
+        given = [_before_casts(one, provenance) for one in call.inputs]
         pending += given
         own = _held(call.target) if isinstance(call.target, nn.Module) else []
         around = [one for module in call.scope[-1:] for one in _held(module)]

@@ -10,19 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from engine.model.program.capture import (
-    NUM_TOKENS,
-    AttentionCall,
-    Call,
-    Capture,
-    KernelCall,
-    tensors_in,
-)
+from engine.model.program.capture import NUM_TOKENS, Call, Capture
 from engine.model.program.provenance import CASTS, address_of
 from engine.model.program.unreadable import UnreadableError
-from engine.model.program.writes import out_of_place
 
 # Functions that treat each id independently.
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__")
@@ -80,18 +72,18 @@ def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
     for call in recorded.calls:
         if call is by:
             break
-        given = {address_of(one) for one in tensors_in((call.args, call.kwargs))}
-        target = call.target
-        if isinstance(target, (nn.Module, AttentionCall, KernelCall)) or not given & known.keys():
+        given = {address_of(one) for one in call.inputs}
+        if not call.function or not given & known.keys():
             continue
         changed = {address_of(one.tensor) for one in call.changed}
-        if out_of_place(call.name) not in _BY_ITSELF:
+        if call.function not in _BY_ITSELF:
             for address in changed:
                 known.pop(address, None)
             continue
         try:
+            assert callable(call.target)
             kwargs = {name: of_all(value) for name, value in call.kwargs.items()}
-            result = target(*map(of_all, call.args), **kwargs)
+            result = call.target(*map(of_all, call.args), **kwargs)
         except (RuntimeError, TypeError):  # it needs a tensor of the recorded shape
             continue
         made = address_of(call.output) if isinstance(call.output, Tensor) else None

@@ -84,7 +84,7 @@ class Replays:
             self._makers.setdefault(id(tensor), []).append(call)
         for change in call.changed:
             self._changers.setdefault(address_of(change.tensor), []).append(call)
-        addresses = map(address_of, tensors_in((call.args, call.kwargs)))
+        addresses = map(address_of, call.inputs)
         self._values[id(call)] = {at: values[at] for at in addresses if at in values}
 
     def replay(
@@ -126,7 +126,7 @@ class Replays:
             UnreadableError: the rows of one depend on each other.
         """
         rows = len(self._recorded.input_ids)
-        for tensor in tensors_in((call.args, call.kwargs)):
+        for tensor in call.inputs:
             if self.source(tensor, call) is None and rows in tensor.shape:
                 recorded = tensor.movedim(tensor.shape.index(rows), 0).reshape(rows, -1)
                 maker = _Maker(self, calls, rows, per_sample=False)
@@ -157,7 +157,7 @@ class Replays:
             if one is not call and failure is not None and not _goes_along(one, call, failure):
                 raise failure
             found[order] = one
-            for tensor in tensors_in((one.args, one.kwargs)):
+            for tensor in one.inputs:
                 if self.source(tensor, one) is None:
                     both = (
                         *self._makers.get(id(tensor), ()),

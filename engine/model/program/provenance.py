@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from engine.model.program.capture import Call, tensors_in
+from engine.model.program.capture import Call
 from engine.model.program.graph import Operation, Value, View
 from engine.model.program.layout import axes_of, columns_of, dense_steps, places
 from engine.model.program.unreadable import UnreadableError
@@ -135,7 +135,7 @@ class Provenance:
                     makers[id(call)] = call
                 else:
                     # Views of the same memory by other calls do not show its origin.
-                    pending += tensors_in((call.args, call.kwargs))
+                    pending += call.inputs
         return found, makers
 
     def _before_cast(self, address: int) -> Tensor | None:

@@ -47,7 +47,6 @@ from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.recurrence import read_convolution, read_recurrence
 from engine.model.program.rotation import Rotation, Rotations
 from engine.model.program.unreadable import UnreadableError, unreadable
-from engine.model.program.writes import out_of_place
 
 # Functions that only move, copy or cast numbers.
 _MOVE = ("view", "reshape", "flatten", "unflatten", "transpose", "permute", "unsqueeze", "squeeze")
@@ -151,7 +150,7 @@ class _Reader:
         self._contents.pass_by(call.changed)
         for address in fresh:
             self._provenance.makers[address] = call
-        inputs = tensors_in((call.args, call.kwargs))
+        inputs = call.inputs
         given = {address_of(tensor) for tensor in inputs}
         if isinstance(call.target, AttentionCall) or given & self._varying:
             self._varying |= {*fresh, *changed}
@@ -270,9 +269,9 @@ class _Reader:
     # Functions
 
     def _function(self, call: Call, output: Tensor, out: Value) -> Operation:
-        name = out_of_place(call.name)
+        name = call.function
         # A single number is a factor, whatever its axes.
-        tensors = [t for t in tensors_in((call.args, call.kwargs)) if t.numel() > 1]
+        tensors = [t for t in call.inputs if t.numel() > 1]
         if name in _SAME:
             return Elementwise(out, self._provenance.like(call.args[0], output))
         if name in _JOIN:
@@ -350,7 +349,7 @@ class _Reader:
     # Modules
 
     def _module(self, call: Call, module: nn.Module, output: Tensor, out: Value) -> list[Operation]:
-        inputs = tensors_in((call.args, call.kwargs))
+        inputs = call.inputs
         if not inputs:
             raise UnreadableError("it is given no tensor")
         if type(module) in self._opaque:
@@ -453,7 +452,7 @@ class _Reader:
             return *self._turned(tensor), None
         except UnreadableError:
             call = self._provenance.makers.get(address_of(tensor))
-            given = [] if call is None else tensors_in((call.args, call.kwargs))
+            given = [] if call is None else call.inputs
             if call is None or not isinstance(call.target, nn.Module) or len(given) != 1:
                 raise
             # Its layout is that of the norm's result.
