@@ -39,10 +39,9 @@ from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.agree import differences
 from engine.model.program.arena import Arena
 from engine.model.program.build import Built, Pool, build
-from engine.model.program.gating import Gating
 from engine.model.program.graph import Graph, Operation, Value, View
 from engine.model.program.operations.embed import Embed
-from engine.model.program.operations.experts import Experts
+from engine.model.program.operations.experts import Experts, Gating
 from engine.model.program.operations.linear import Linear
 from engine.model.program.routing import Routing
 from engine.native import kernels

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from engine.triton.attention import tanh
 
-# As in `engine.model.program.guess`.
+# As in `engine.model.program.activations`.
 ACTIVATIONS = (
     "none",
     "silu",

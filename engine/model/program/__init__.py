@@ -9,12 +9,13 @@ same graph.
 - `capture` runs the loaded model once, on 23 tokens, and records its calls: modules that hold no
   other modules, functions of torch outside of them, and attention. The positions are spread over
   all served positions, so that an effect of long contexts, such as a scale, shows.
-- `read` determines what each call computes. It knows no names of models or modules. The place of a
-  tensor in memory shows which matrix it is. A product, a norm with its epsilon, an activation or a
-  rotation is guessed from parameters and shapes, and the guess is kept if it gives the recorded
-  numbers. A value that a function of torch changes in place counts as a new value from then on, at
-  the same memory. Changes to token ids before their lookup are repeated with all ids: Gemma 4 looks
-  up another id for a picture's token.
+- `read` determines what each call computes. It knows no names of models or modules. It tries the
+  readers of the operations (`operations.READERS`) in order, which share what is known of the pass
+  so far (`reading`). The place of a tensor in memory shows which matrix it is. A product, a norm
+  with its epsilon, an activation or a rotation is guessed from parameters and shapes, and the guess
+  is kept if it gives the recorded numbers. A value that a function of torch changes in place counts
+  as a new value from then on, at the same memory. Changes to token ids before their lookup are
+  repeated with all ids: Gemma 4 looks up another id for a picture's token.
 - A module that keeps states is recorded without any: over a whole sequence it computes a
   convolution or a recurrence, known by its numbers. The gated delta rule, Mamba 2 and linear
   attention with a decay are one instruction, which reads and writes the state of a head once a
@@ -47,8 +48,8 @@ all (`off_kernels`). Screen, page, `tui doctor --model NAME`, `/metrics`, log an
 it.
 
 A mixture of experts is two operations: the product that gives a router's logits, and the experts
-(`experts`). How logits choose experts and weigh them (`routing`), and how gate and up are combined
-(`gating`), is guessed likewise: softmax or sigmoid, corrections, groups, limits are tried until
+(`operations.experts`). How logits choose experts and weigh them (`routing`), and how gate and up
+are combined, is guessed likewise: softmax or sigmoid, corrections, groups, limits are tried until
 they give the recorded choices and weights. Where logits are equal, a model may choose either
 expert; the recorded ones are then moved to the next number, so that the kernels make the same
 choice.

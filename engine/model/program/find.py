@@ -11,8 +11,8 @@ from engine.batch.shape import ModelShape
 from engine.model.attention.interface import Expansions
 from engine.model.files.compact import CompactWeights
 from engine.model.program.capture import AttentionCall, Capture, Site, capture
-from engine.model.program.experts import holds_experts
 from engine.model.program.graph import Graph
+from engine.model.program.operations.experts import holds_experts
 from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.state.modules import StateModules

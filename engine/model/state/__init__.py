@@ -10,7 +10,7 @@ says so. A sequence's slot is its batch index. The snapshots follow the slots, a
 in `engine.cache.snapshots`.
 
 On a processor these models are programs too, as far as they can be read
-(`engine.model.program.recurrence`): a causal convolution and a recurrence are instructions, whose
+(`engine.model.program.operations`): a causal convolution and a recurrence are instructions, whose
 states lie in the slots and change in place, whatever the order of the rows. A module that cannot be
 read (Mamba 1) runs between two segments of the program, group by group. On a GPU these models run
 module by module, one step at a time.

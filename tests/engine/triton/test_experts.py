@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from engine.model.gpu.program import way_of
 from engine.model.program.activations import ACTIVATIONS
-from engine.model.program.gating import Gating
+from engine.model.program.operations.experts import Gating
 from engine.model.program.routing import Routing
 from engine.triton import experts as kernels
 from engine.triton.experts import (

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.model.attention.params import AttentionParams
-from engine.model.program.graph import Value, View
+from engine.model.program.capture import NUM_TOKENS, AttentionCall, Call
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.operations.kerneled import Emitter, Kerneled, Numbers, TorchStep, wide
-from engine.model.program.operations.norm import HeadNorm, normal
+from engine.model.program.operations.norm import HeadNorm, norm_of, normal
 from engine.model.program.pack import Product
+from engine.model.program.provenance import address_of
+from engine.model.program.reading import Reading
 from engine.model.program.rotation import Rotation, rotate
+from engine.model.program.unreadable import UnreadableError
 
 
 @dataclass(eq=False)
@@ -116,3 +120,71 @@ def split_heads(
         )
         split = turned.to(x.dtype)
     return split if normed is None else normal(wide(split), normed).to(x.dtype)
+
+
+def read_attend(reading: Reading, call: Call, output: Tensor, out: Value) -> list[Operation] | None:
+    """A call of attention, with the rotations and norms before it."""
+    given = call.target
+    if not isinstance(given, AttentionCall):
+        return None
+    query, query_rotation, query_norm = _normed(reading, given.query)
+    memory = tuple(
+        (address_of(one), one.storage_offset(), one.stride()) for one in (given.key, given.value)
+    )
+    layer = reading.stored.setdefault(memory, given.layer)
+    key = value = key_rotation = key_norm = None
+    rotated = [given.query]
+    if layer == given.layer:
+        key, key_rotation, key_norm = _normed(reading, given.key)
+        if id(key.value) not in reading.latents:
+            value = reading.provenance.view(given.value)
+        rotated.append(given.key)
+    sinks = given.params.sinks
+    if sinks is not None:
+        sinks = sinks.detach().float().contiguous()
+    return [
+        Attend(
+            out,
+            layer,
+            query,
+            key,
+            value,
+            given.query.shape[1],
+            given.key.shape[1],
+            query_rotation,
+            key_rotation,
+            tuple(one.reshape(NUM_TOKENS, -1) for one in rotated),
+            replace(given.params, sinks=sinks),
+            query_norm,
+            key_norm,
+        )
+    ]
+
+
+def _normed(reading: Reading, tensor: Tensor) -> tuple[View, Rotation | None, HeadNorm | None]:
+    """The source of a query or key before its rotation and optional norm, with these."""
+    try:
+        return *_rotated(reading, tensor), None
+    except UnreadableError:
+        call = reading.provenance.makers.get(address_of(tensor))
+        given = [] if call is None else call.inputs
+        if call is None or not isinstance(call.target, nn.Module) or len(given) != 1:
+            raise
+        # Its layout is that of the norm's result.
+        rotated = given[0].as_strided(tensor.shape, tensor.stride(), given[0].storage_offset())
+        rows = [Value(one.reshape(NUM_TOKENS, -1), False) for one in (rotated, tensor)]
+        size = tensor.shape[-1]
+        found = norm_of(call.target, View(rows[0], 0, rows[0].width), rows[1], size)
+        alike = given[0].stride() == call.output.stride()
+        if not alike or found is None or rows[0].width != size * found.groups:
+            raise
+        view, rotation = _rotated(reading, rotated)
+        return view, rotation, HeadNorm(found.weight, found.bias, found.eps, found.center)
+
+
+def _rotated(reading: Reading, tensor: Tensor) -> tuple[View, Rotation | None]:
+    """As `Rotations.of`, also for queries and keys of latents."""
+    value = reading.provenance.values.get(address_of(tensor))
+    if value is not None and id(value) in reading.latents:
+        return View(value, 0, value.width), reading.latents[id(value)]
+    return reading.rotations.of(tensor)

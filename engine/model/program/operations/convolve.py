@@ -9,9 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from engine.model.program.activations import ACTIVATIONS
-from engine.model.program.graph import Value, View
+from engine.model.program.agree import agree
+from engine.model.program.capture import Call, KernelCall
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.operations.kerneled import Emitter, Kerneled, Numbers, TorchStep
 from engine.model.program.pack import Product
+from engine.model.program.reading import Reading
+
+# Most taps of a convolution's kernel.
+_MOST_TAPS = 8
 
 
 @dataclass(eq=False)
@@ -72,3 +78,31 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.conv1d(padded[None], taps, None if bias is None else bias.double(), groups=len(taps))[
         0
     ].T
+
+
+def read_convolve(
+    reading: Reading, call: Call, output: Tensor, out: Value
+) -> list[Operation] | None:
+    """The convolution that reproduces the recorded numbers of a function.
+
+    Its arguments are those of causal-conv1d: x [1, columns, T] or [1, T, columns], `weight`
+    [columns, taps], and maybe `bias` [columns] and the name of an `activation`.
+    """
+    if not isinstance(call.target, KernelCall):
+        return None
+    arguments = call.target.arguments
+    weight, bias = arguments.get("weight"), arguments.get("bias")
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        return None
+    if len(weight) != out.width or not 2 <= weight.shape[1] <= _MOST_TAPS:
+        return None
+    x = reading.provenance.view(next(iter(arguments.values())))
+    if x.columns != out.width:
+        return None
+    taps = weight.detach().float().T.contiguous()
+    bias = None if bias is None else bias.detach().float().contiguous()
+    exact = convolve(x.reference, taps, bias)
+    for name, function in ACTIVATIONS.items():
+        if agree(function(exact), out.reference):
+            return [Convolve(out, x, taps, bias, name)]
+    return None

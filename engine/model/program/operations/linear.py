@@ -8,16 +8,21 @@ from itertools import groupby
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from engine.model.program.activations import ACTIVATIONS
-from engine.model.program.graph import Value, View
+from engine.model.program.agree import agree
+from engine.model.program.capture import Call
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.operations.kerneled import Emitter, Numbers, Weighted, part, wide
 from engine.model.program.pack import TILE, Packer, Product, below_each_other, take_turns
 from engine.model.program.provenance import Provenance
+from engine.model.program.reading import Reading, weight_and_bias
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.weights import Rows, Weight, dense
+
+_JOIN = frozenset(("cat", "concat", "concatenate"))
 
 
 @dataclass(eq=False)
@@ -159,7 +164,34 @@ def rows_of(product: Linear, view: View) -> tuple[Weight, tuple[Tensor, ...]]:
     return weight[rows], tuple(bias[rows] for bias in product.biases)
 
 
-def join(tensors: Sequence[Tensor], provenance: Provenance, out: Value) -> Linear:
+def read_linear(reading: Reading, call: Call, output: Tensor, out: Value) -> list[Operation] | None:
+    """A module's product, or products of one matrix that are joined."""
+    if call.function in _JOIN:
+        return [_join(call.args[0], reading.provenance, out)]
+    module, views = reading.module_on(call)
+    if module is None or len(views) != 1:
+        return None
+    found = _product_of(module, views[0], out)
+    return None if found is None else [found]
+
+
+def _product_of(module: nn.Module, x: View, out: Value) -> Linear | None:
+    """The product of x with a module's weight that reproduces the recorded numbers."""
+    weight, bias = weight_and_bias(module) or (None, None)
+    # A router may be in float32; a program has one type.
+    if weight is None or weight.ndim != 2 or weight.dtype != x.reference.dtype:
+        return None
+    for matrix in (weight, weight.T):
+        # It is computed in the model's own type, because a copy of an output head in a wider one
+        # takes gigabytes.
+        if matrix.shape == (out.width, x.columns) and agree(
+            F.linear(x.reference, matrix, bias).double(), out.reference
+        ):
+            return Linear(out, x, (matrix,), () if bias is None else (bias,))
+    return None
+
+
+def _join(tensors: Sequence[Tensor], provenance: Provenance, out: Value) -> Linear:
     """Columns of products of one matrix, side by side: the product of their weights.
 
     Raises:

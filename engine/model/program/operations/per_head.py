@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.model.program.graph import Value, View
+from engine.model.program.capture import Call, KernelCall
+from engine.model.program.graph import Operation, Value, View
 from engine.model.program.operations.kerneled import Emitter, Kerneled, Numbers, part
 from engine.model.program.pack import Packer, Product
+from engine.model.program.reading import Reading
 from engine.model.program.weights import Weight
 
 
@@ -83,3 +85,22 @@ class PerHead(Kerneled):
         given, stay = each.tensor_split([self.weight.shape[2]], dim=2)
         made = torch.einsum("thi,hoi->tho", given, self.weight.to(given.dtype))
         return torch.cat((made, stay), dim=2).flatten(1)
+
+
+def read_per_head(
+    reading: Reading, call: Call, output: Tensor, out: Value
+) -> list[Operation] | None:
+    """The products around attention over latents: of queries, which attention rotates and which
+    are read before the model's rotation, and of results.
+    """
+    target = call.target
+    if not isinstance(target, KernelCall) or target.function not in ("absorb", "release"):
+        return None
+    expansion, given = target.arguments["expansion"], target.arguments["given"]
+    if target.function == "release":
+        return [PerHead(out, reading.provenance.view(given[0]), expansion.values)]
+    x, rotation = reading.rotations.of(given[0], expansion.keys.shape[1])
+    each = x.reference.reshape(given[0].shape)
+    absorbed = Value(expansion.absorb(each).flatten(1), per_sample=False)
+    reading.keep_latent(absorbed, rotation, begin=expansion.keys.shape[2])
+    return [PerHead(absorbed, x, expansion.keys.transpose(1, 2).contiguous())]

@@ -11,15 +11,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.program import experts
+from engine.model.program import operations
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.gating import Gating, guess_gating
 from engine.model.program.graph import Graph
 from engine.model.program.opaque import Opaque
-from engine.model.program.operations.experts import Experts
+from engine.model.program.operations import experts
+from engine.model.program.operations.experts import Experts, Gating, guess_gating
 from engine.model.program.operations.linear import Linear
 from engine.model.program.provenance import Provenance
 from engine.model.program.routing import Routed, Routing, guess_routing, settled
@@ -58,7 +58,6 @@ def test_experts_are_read_on_the_device_that_they_are_on(
     """What is made anew has the device of the recorded tensors, and not torch's own, which is
     another one here: torch refuses to compute with both.
     """
-    read = experts.read_experts
 
     def by_numbers(of: Callable[..., Any]) -> Callable[..., Any]:
         def found(*arguments: Any) -> Any:
@@ -69,12 +68,13 @@ def test_experts_are_read_on_the_device_that_they_are_on(
 
     def elsewhere(*arguments: Any) -> Any:
         with torch.device("meta"):
-            return read(*arguments)
+            return experts.read_experts(*arguments)
 
     # Activations are found by numbers of the host, and places of columns are such.
     monkeypatch.setattr(experts, "_weights", by_numbers(experts._weights))
     monkeypatch.setattr(Provenance, "view", by_numbers(Provenance.view))
-    monkeypatch.setattr("engine.model.program.read.read_experts", elsewhere)
+    readers = [elsewhere if one is experts.read_experts else one for one in operations.READERS]
+    monkeypatch.setattr(operations, "READERS", readers)
     graph, _ = found(tiny_model(name))
     assert experts_of(graph)
 

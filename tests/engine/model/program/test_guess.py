@@ -9,9 +9,8 @@ from transformers.activations import ACT2FN
 
 from engine.model.program.agree import agree
 from engine.model.program.graph import Operation, Value, View
-from engine.model.program.guess import guess
-from engine.model.program.operations.elementwise import Elementwise
-from engine.model.program.operations.norm import Norm
+from engine.model.program.operations.elementwise import Elementwise, activation_of
+from engine.model.program.operations.norm import Norm, norm_of
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -21,7 +20,8 @@ def guessed(module: nn.Module, x: Tensor) -> Operation | None:
         out = module(x)
     given, made = x.flatten(1), out.flatten(1)
     view = View(Value(given, False), 0, given.shape[1])
-    return guess(module, view, Value(made, False), x.shape[-1])
+    value = Value(made, False)
+    return activation_of(module, view, value) or norm_of(module, view, value, x.shape[-1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
