@@ -107,7 +107,7 @@ def http_serving(
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         # Tests wait for it. uvicorn's server sleeps 0.1 s between two looks at whether it must end,
         # and another 0.1 s when it does; the schemas of the requests take 60 ms.
-        patch.setattr(gateway, "LOOK_SECONDS", 0.05)
+        patch.setattr(gateway, "POLL_SECONDS", 0.05)
         patch.setattr(gateway, "VIEW_SECONDS", 0.02)
         hurried = SimpleNamespace(**{**vars(asyncio), "sleep": _sleep})
         patch.setattr(uvicorn.server, "asyncio", hurried)

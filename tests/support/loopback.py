@@ -143,7 +143,7 @@ class LoopbackLink:
         for publish in tuple(self._in_flight):
             if publish.has_arrived:
                 self._in_flight.remove(publish)
-                publish.settle(Outcome.TAKEN)
+                publish.settle(Outcome.ACKNOWLEDGED)
         self._pump()
 
     def lose(self) -> None:

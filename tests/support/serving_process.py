@@ -56,7 +56,7 @@ from app.commands.cli import main
 from app.gateway.http import body, connection, gateway
 
 body.BODY_SECONDS = connection.HEAD_SECONDS = {patience}
-gateway.LOOK_SECONDS = gateway.VIEW_SECONDS = 0.02
+gateway.POLL_SECONDS = gateway.VIEW_SECONDS = 0.02
 main()
 """
 

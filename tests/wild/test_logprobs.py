@@ -33,7 +33,7 @@ def told(tokens: list[tuple[int, bytes]]) -> dict[str, Any]:
     form = CompletionForm(asked, "m", [Submission(prompt="x", request_id="r")])
     top = tuple(Candidate(*token, -float(at)) for at, token in enumerate(tokens))
     end = Finish(FinishReason.STOP, Usage(1, 1, 0), Timings())
-    form.take(0, Delta("x", 1, end, (OutputToken(top[0], 1, top),)))
+    form.add_delta(0, Delta("x", 1, end, (OutputToken(top[0], 1, top),)))
     whole = json.loads(b"".join(parts(form.whole())))
     logprobs: dict[str, Any] = whole["choices"][0]["logprobs"]
     return logprobs

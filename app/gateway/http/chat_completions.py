@@ -44,7 +44,7 @@ class ChatForm(OpenAiForm):
             Reply(bool(one.sampling.get("tools")), forced, calls_one, echoed) for one in submissions
         ]
 
-    def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
+    def delta_events(self, choice: int, delta: Delta) -> Iterator[bytes]:
         reply = self._replies[choice]
         thinking = delta.thinking if self._asked.include_reasoning else ""
         if reply.news or thinking or delta.logprobs:

@@ -45,7 +45,7 @@ class CompletionForm(OpenAiForm):
         self._places = [_Places() for _ in submissions]
         self._held: dict[int, list[Delta]] = {}
 
-    def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
+    def delta_events(self, choice: int, delta: Delta) -> Iterator[bytes]:
         if not self._echoes_tokens:
             yield from self._chunks(choice, delta)
             return

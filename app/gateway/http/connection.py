@@ -44,7 +44,7 @@ AT_ONCE = 32
 ACCEPT_SECONDS = 1.0
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # How many of the longest idle connections are checked for unsent bytes.
-_LOOKED_AT = 16
+_IDLE_CHECKED = 16
 _HEALTH = "/health"
 _UPGRADING = (b"upgrade", b"http2-settings")
 
@@ -69,7 +69,7 @@ class Connections:
         self._all: set[Connection] = set()
         # The parsed requests of each caller that no endpoint has yet; the next caller in turn comes
         # first.
-        self._begun: dict[str, deque[Callable[[], bool]]] = {}
+        self._queued: dict[str, deque[Callable[[], bool]]] = {}
         # Idle connections, longest idle first: those without a key, and those with one.
         self._idle: tuple[dict[Connection, None], ...] = ({}, {})
 
@@ -90,14 +90,14 @@ class Connections:
                     await asyncio.sleep(ACCEPT_SECONDS)
                 num_at_once = AT_ONCE
             else:
-                self._take_in(accepted, make, tls)
+                self._admit(accepted, make, tls)
                 num_at_once += 1
             if num_at_once >= AT_ONCE:
                 # A burst of connections keeps no others waiting; closed ones are removed meanwhile.
                 await asyncio.sleep(0.0)
                 num_at_once = 0
 
-    def _take_in(
+    def _admit(
         self, accepted: socket.socket, make: Callable[[], Connection], tls: ssl.SSLContext | None
     ) -> None:
         is_crowded = len(self) >= self._shared and not self._close_idle()
@@ -119,7 +119,7 @@ class Connections:
     def _close_idle(self) -> bool:
         """Close the connection that is idle longest; False if none is idle."""
         for idle in self._idle:
-            for _ in range(min(_LOOKED_AT, len(idle))):
+            for _ in range(min(_IDLE_CHECKED, len(idle))):
                 one = next(iter(idle))
                 if one.has_sent_all:
                     break
@@ -153,27 +153,27 @@ class Connections:
         user = STRANGER if self._access.is_open else self._access.asker(headers)
         return None if user == STRANGER else user
 
-    def begin(self, who: str, start: Callable[[], bool]) -> None:
+    def enqueue(self, who: str, start: Callable[[], bool]) -> None:
         """Start a request when it is its caller's turn. Callers take turns, one request in each
         turn of the loop: 5,000 requests of one, each aborted at once, made others wait 6 s.
 
         Args:
             start: starts the request; False if its client has gone.
         """
-        if not self._begun:
+        if not self._queued:
             asyncio.get_running_loop().call_soon(self._start)
-        self._begun.setdefault(who, deque()).append(start)
+        self._queued.setdefault(who, deque()).append(start)
 
     def _start(self) -> None:
         has_started = False
-        while self._begun and not has_started:
-            who = next(iter(self._begun))
-            mine = self._begun.pop(who)
+        while self._queued and not has_started:
+            who = next(iter(self._queued))
+            mine = self._queued.pop(who)
             while mine and not has_started:
                 has_started = mine.popleft()()
             if mine:
-                self._begun[who] = mine
-        if self._begun:
+                self._queued[who] = mine
+        if self._queued:
             asyncio.get_running_loop().call_soon(self._start)
 
     def crowded(self) -> Fault | None:
@@ -295,7 +295,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._connections.begin(self._who, partial(self._start, cycle, app))
+        self._connections.enqueue(self._who, partial(self._start, cycle, app))
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> bool:
         if not cycle.disconnected:

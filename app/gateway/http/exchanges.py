@@ -73,7 +73,7 @@ class Exchanges:
         for _ in submissions:
             self._quotas.opened(user)
         try:
-            self._keep(exchange)
+            self._retain(exchange)
             exchange.streams = [self._client.submit(one, self.wake) for one in submissions]
             yield exchange
         finally:
@@ -105,7 +105,7 @@ class Exchanges:
         found = self._kept.get(request_id)
         return None if found is None else found[0].transcript(found[1])
 
-    def _keep(self, exchange: Exchange) -> None:
+    def _retain(self, exchange: Exchange) -> None:
         """Keep a request available for `transcript`."""
         for choice, submission in enumerate(exchange.submissions):
             self._kept[submission.request_id] = exchange, choice

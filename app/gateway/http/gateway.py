@@ -40,7 +40,7 @@ from engine.model.machine.driver import Driver
 log = logging.getLogger(__name__)
 
 VIEW_SECONDS = 0.25
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # Seconds between keep-alive lines. They show a waiting client that its request is still served, and
 # show us that the client is still connected.
 NUDGE_SECONDS = 10.0
@@ -137,7 +137,7 @@ class HttpGateway(ThreadedGateway):
         host, port = self._socket.getsockname()[:2]
         scheme = "http" if settings.cert_file is None else "https"
         self.url = f"{scheme}://{Address(host, port)}"
-        self._view = self._look()
+        self._view = self._current_view()
 
     def _make_server(self, service: Service) -> uvicorn.Server:
         settings = self._settings
@@ -214,7 +214,7 @@ class HttpGateway(ThreadedGateway):
     def _abandon(self) -> None:
         """Cancel all replies, which have no reader any more."""
         self._exchanges.cancel_all(ENDING)
-        self._view = self._look()
+        self._view = self._current_view()
         self.close()
 
     async def _serve(self) -> None:
@@ -224,7 +224,7 @@ class HttpGateway(ThreadedGateway):
                 self._socket, self._connection, self._server.config.ssl
             )
             accepting = tasks.create_task(self._thread.guard(accept))
-            batching = tasks.create_task(self._thread.guard(self._batching.keep()))
+            batching = tasks.create_task(self._thread.guard(self._batching.run()))
             others = [
                 batching,
                 accepting,
@@ -264,13 +264,13 @@ class HttpGateway(ThreadedGateway):
 
     async def _tick(self) -> None:
         """Refresh the view and the state of the engine, and send keep-alives to waiting clients."""
-        nudge_at, look_at = time.monotonic() + NUDGE_SECONDS, 0.0
+        nudge_at, poll_at = time.monotonic() + NUDGE_SECONDS, 0.0
         while True:
-            self._view = self._look()
-            if time.monotonic() >= look_at:
+            self._view = self._current_view()
+            if time.monotonic() >= poll_at:
                 # Building a snapshot takes some milliseconds.
-                look_at = time.monotonic() + LOOK_SECONDS
-                self._look_at_engine()
+                poll_at = time.monotonic() + POLL_SECONDS
+                self._poll_engine()
             else:
                 self._watch.catch_up()
             if time.monotonic() >= nudge_at:
@@ -290,16 +290,16 @@ class HttpGateway(ThreadedGateway):
             running=self._exchanges.num_replies,
         )
 
-    def _look_at_engine(self) -> None:
+    def _poll_engine(self) -> None:
         snapshot = self._client.snapshot()
-        self._watch.look(snapshot)
-        self._batching.look(snapshot)
+        self._watch.update(snapshot)
+        self._batching.update(snapshot)
         knobs = {} if snapshot is None else {one.name: one.effective for one in snapshot.knobs}
         self._engine_drains = bool(knobs.get("draining"))
         if isinstance(limit := knobs.get("queue_limit"), int):
             self._queue_limit = limit
 
-    def _look(self) -> HttpView:
+    def _current_view(self) -> HttpView:
         tally, exchanges = self._tally, self._exchanges
         return HttpView(
             time=time.monotonic(),

@@ -49,7 +49,7 @@ MAX_ALTERNATIVES = 1 << 20
 class Form(ABC):
     """The client's format of the replies to one request."""
 
-    def begin(self, num_prompt_tokens: int) -> Iterable[bytes]:
+    def opening_events(self, num_prompt_tokens: int) -> Iterable[bytes]:
         """The events before all others.
 
         Args:
@@ -62,15 +62,15 @@ class Form(ABC):
         return WAITING
 
     @abstractmethod
-    def take(self, choice: int, delta: Delta) -> None:
+    def add_delta(self, choice: int, delta: Delta) -> None:
         """Add a delta of a reply."""
 
     @abstractmethod
-    def tell(self, choice: int, delta: Delta) -> Iterable[bytes]:
+    def delta_events(self, choice: int, delta: Delta) -> Iterable[bytes]:
         """The events for a delta that was added."""
 
     @abstractmethod
-    def end(self) -> Iterable[bytes]:
+    def closing_events(self) -> Iterable[bytes]:
         """The events after the last reply has ended."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Generation(Endpoint, Generic[T]):
         return form.whole()
 
     async def answer(self, request: Request, send: Send) -> Response | None:
-        user, asked = await self.service.take(request, self.kind)
+        user, asked = await self.service.read_request(request, self.kind)
         with _naming(asked):
             return await self._answer(request, send, user, asked)
 
@@ -135,7 +135,7 @@ class Generation(Endpoint, Generic[T]):
         _check_alternatives(submissions, self.service)
         self.service.admission.check_room(user, len(submissions))
         form = self.form(asked, model, submissions)
-        headers = noted(asked)
+        headers = ignored_headers(asked)
         with self.service.exchanges.run(user, submissions) as exchange:
             gone = asyncio.create_task(until_gone(request))
             gone.add_done_callback(lambda _: exchange.cancel())
@@ -151,7 +151,7 @@ class Generation(Endpoint, Generic[T]):
                 gone.cancel()
 
 
-def noted(asked: Payload) -> dict[str, str]:
+def ignored_headers(asked: Payload) -> dict[str, str]:
     """Headers that list the parts of a request without effect: unknown fields, and parts of its
     schema that are not followed. Empty if every part has an effect.
     """
@@ -204,22 +204,24 @@ async def send_whole(
     part: bytes | None = next(made)
     if part is not None and len(part) < PART_BYTES:  # There is no other.
         return Response(part, headers=headers, media_type="application/json")
-    await _begin(send, ((b"content-type", b"application/json"),), headers)
+    await _start_response(send, ((b"content-type", b"application/json"),), headers)
     while part is not None:
         if gone.done():
             raise ClientDisconnect
         await _send(send, (part,))
         part = await asyncio.to_thread(next, made, None)
-    await _end(send)
+    await _end_response(send)
     return None
 
 
-async def _begin(send: Send, kind: Iterable[tuple[bytes, bytes]], headers: dict[str, str]) -> None:
+async def _start_response(
+    send: Send, kind: Iterable[tuple[bytes, bytes]], headers: dict[str, str]
+) -> None:
     own = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": [*kind, *own]})
 
 
-async def _end(send: Send) -> None:
+async def _end_response(send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -276,7 +278,7 @@ async def _read(exchange: Exchange, form: Form) -> None:
     """
     while not exchange.has_ended:
         for choice, delta in await exchange.news():
-            form.take(choice, delta)
+            form.add_delta(choice, delta)
         if exchange.fault is not None:
             raise exchange.fault
 
@@ -294,24 +296,24 @@ async def _stream(
     patience.cancel()
     if exchange.fault is not None:
         raise exchange.fault
-    await _begin(send, _EVENTS, headers)
-    await _send(send, form.begin(exchange.streams[0].num_prompt_tokens))
+    await _start_response(send, _EVENTS, headers)
+    await _send(send, form.opening_events(exchange.streams[0].num_prompt_tokens))
     while True:
         await _send(send, _events(form, news) if news else (form.waiting(),))
         if (fault := exchange.fault) is not None:
             await _send(send, form.failed(_named(fault, asked)))
             break
         if exchange.has_ended:
-            await _send(send, form.end())
+            await _send(send, form.closing_events())
             break
         news = await exchange.news()
-    await _end(send)
+    await _end_response(send)
 
 
 def _events(form: Form, news: Sequence[tuple[int, Delta]]) -> Iterator[bytes]:
     for choice, delta in news:
-        form.take(choice, delta)
-        yield from form.tell(choice, delta)
+        form.add_delta(choice, delta)
+        yield from form.delta_events(choice, delta)
 
 
 async def _send(send: Send, events: Iterable[bytes]) -> None:

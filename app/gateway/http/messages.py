@@ -71,7 +71,7 @@ class MessageForm(Form):
         self._open = ""  # the type of the open block
         self._index = -1
 
-    def begin(self, num_prompt_tokens: int) -> Iterator[bytes]:
+    def opening_events(self, num_prompt_tokens: int) -> Iterator[bytes]:
         message = self._message([], None, Usage(num_prompt_tokens, 0, 0))
         yield event({"type": "message_start", "message": message}, "message_start")
         yield _PING
@@ -79,20 +79,20 @@ class MessageForm(Form):
     def waiting(self) -> bytes:
         return _PING
 
-    def take(self, choice: int, delta: Delta) -> None:
-        self._reply.take(delta)
+    def add_delta(self, choice: int, delta: Delta) -> None:
+        self._reply.add_delta(delta)
 
-    def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
-        if delta.thinking and self._asked.tells_thinking:
-            yield from self._tell("thinking", delta.thinking)
+    def delta_events(self, choice: int, delta: Delta) -> Iterator[bytes]:
+        if delta.thinking and self._asked.includes_thinking:
+            yield from self._block_events("thinking", delta.thinking)
         if self._reply.news:
-            yield from self._tell("text", self._reply.news)
+            yield from self._block_events("text", self._reply.news)
         finish = delta.finish
         if finish is None or not went_well(finish):
             return
         yield from self._close()
         for number, call in enumerate(self._calls):
-            yield from self._begin({**self._tool_use(call, number), "input": {}})
+            yield from self._start_block({**self._tool_use(call, number), "input": {}})
             yield self._piece("input_json_delta", "partial_json", call.arguments)
             yield from self._close()
         payload = {
@@ -102,7 +102,7 @@ class MessageForm(Form):
         }
         yield event(payload, "message_delta")
 
-    def end(self) -> Iterator[bytes]:
+    def closing_events(self) -> Iterator[bytes]:
         yield event({"type": "message_stop"}, "message_stop")
 
     def failed(self, fault: Fault) -> Iterator[bytes]:
@@ -112,7 +112,7 @@ class MessageForm(Form):
         finish = self._reply.finish
         assert finish is not None
         blocks: list[dict[str, object]] = []
-        if self._reply.thinking and self._asked.tells_thinking:
+        if self._reply.thinking and self._asked.includes_thinking:
             blocks.append({**_EMPTY["thinking"], "thinking": self._reply.thinking})
         if self._reply.text:
             blocks.append({**_EMPTY["text"], "text": self._reply.text})
@@ -161,14 +161,14 @@ class MessageForm(Form):
         stop = finish.stop if reason == "stop_sequence" else None
         return {"stop_reason": reason, "stop_sequence": stop}
 
-    def _tell(self, kind: str, text: str) -> Iterator[bytes]:
+    def _block_events(self, kind: str, text: str) -> Iterator[bytes]:
         """A piece of a block, after the block's begin if it is not open."""
         if self._open != kind:
             yield from self._close()
-            yield from self._begin(_EMPTY[kind])
+            yield from self._start_block(_EMPTY[kind])
         yield self._piece(f"{kind}_delta", kind, text)
 
-    def _begin(self, block: dict[str, object]) -> Iterator[bytes]:
+    def _start_block(self, block: dict[str, object]) -> Iterator[bytes]:
         self._open = str(block["type"])
         self._index += 1
         payload = {"type": "content_block_start", "index": self._index, "content_block": block}
@@ -244,7 +244,7 @@ class MessageCount(AnthropicEndpoint):
 
     async def answer(self, request: Request, send: Send) -> Response:
         service = self.service
-        user, asked = await service.take(request, MessageCountRequest)
+        user, asked = await service.read_request(request, MessageCountRequest)
         service.model(asked.model)
         chat, sampling = asked.chat(), {**service.sampling, **asked.sampling()}
         with service.counted(user):

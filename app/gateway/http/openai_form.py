@@ -47,10 +47,10 @@ class OpenAiForm(Form):
         self._head = b"data: " + compact(head).encode()[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self._includes_usage else b"]}\n\n"
 
-    def take(self, choice: int, delta: Delta) -> None:
-        self._replies[choice].take(delta)
+    def add_delta(self, choice: int, delta: Delta) -> None:
+        self._replies[choice].add_delta(delta)
 
-    def end(self) -> Iterator[bytes]:
+    def closing_events(self) -> Iterator[bytes]:
         if self._includes_usage:
             usage = compact(self._usage()).encode()
             yield self._head + b'],"usage":' + usage + b"}\n\n"

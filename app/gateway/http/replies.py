@@ -53,7 +53,7 @@ class Reply:
     _num_sent: int = 0
     _has_echoed: bool = False
 
-    def take(self, delta: Delta) -> None:
+    def add_delta(self, delta: Delta) -> None:
         self.texts.append(delta.text)
         self.thoughts.append(delta.thinking)
         self.logprobs += delta.logprobs

@@ -41,7 +41,7 @@ class ResponseMemory:
     def __init__(self) -> None:
         self._users: dict[str, dict[str, _Kept]] = {}
 
-    def put(self, user: str, name: str, response: RememberedResponse) -> None:
+    def store(self, user: str, name: str, response: RememberedResponse) -> None:
         """Store a response under its id, which is a new one."""
         all_kept = self._users.setdefault(user, {})
         all_kept[name] = _Kept(response, _num_bytes(response))

@@ -86,14 +86,14 @@ class ResponseForm(Form):
     def _id(self) -> str:
         return f"resp_{self._submission.request_id}"
 
-    def begin(self, num_prompt_tokens: int) -> Iterator[bytes]:
+    def opening_events(self, num_prompt_tokens: int) -> Iterator[bytes]:
         response = self._response("in_progress")
         for kind in ("response.created", "response.in_progress"):
-            self._tell(kind, response=response)
-        yield from self._take_events()
+            self._add_event(kind, response=response)
+        yield from self._drain_events()
 
-    def take(self, choice: int, delta: Delta) -> None:
-        self._reply.take(delta)
+    def add_delta(self, choice: int, delta: Delta) -> None:
+        self._reply.add_delta(delta)
         if delta.thinking:
             self._grow("reasoning", delta.thinking)
         if self._reply.news:
@@ -101,17 +101,17 @@ class ResponseForm(Form):
         if delta.finish is not None and went_well(delta.finish):
             self._finish(delta.finish)
 
-    def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
-        yield from self._take_events()
+    def delta_events(self, choice: int, delta: Delta) -> Iterator[bytes]:
+        yield from self._drain_events()
 
-    def end(self) -> Iterator[bytes]:
-        self._tell(f"response.{self._ended['status']}", response=self._ended)
-        yield from self._take_events()
+    def closing_events(self) -> Iterator[bytes]:
+        self._add_event(f"response.{self._ended['status']}", response=self._ended)
+        yield from self._drain_events()
 
     def failed(self, fault: Fault) -> Iterator[bytes]:
         error = {"code": "server_error", "message": fault.message}
-        self._tell("response.failed", response=self._response("failed") | {"error": error})
-        yield from self._take_events()
+        self._add_event("response.failed", response=self._response("failed") | {"error": error})
+        yield from self._drain_events()
 
     def whole(self) -> dict[str, object]:
         return self._ended
@@ -122,7 +122,7 @@ class ResponseForm(Form):
         self._close(status)
         calls = self._calls()
         for call in calls:
-            self._begin("function_call", call)
+            self._start_item("function_call", call)
             self._extend(call.arguments)
             self._close()
         self._ended = self._response(status, finish.usage)
@@ -149,16 +149,16 @@ class ResponseForm(Form):
             messages=(*messages, said),
             context=finish.context if len(calls) == len(written) else None,
         )
-        self._memory.put(self._submission.origin.user, self._id, response)
+        self._memory.store(self._submission.origin.user, self._id, response)
 
     def _grow(self, kind: Literal["reasoning", "message"], text: str) -> None:
         """Append to the last item, or begin one of another kind."""
         if not self._is_open or self._items[-1].kind != kind:
             self._close()
-            self._begin(kind)
+            self._start_item(kind)
         self._extend(text)
 
-    def _begin(
+    def _start_item(
         self,
         kind: Literal["reasoning", "message", "function_call"],
         call: ToolCall | None = None,
@@ -168,15 +168,15 @@ class ResponseForm(Form):
         self._items.append(_Item(kind, name, call=call))
         self._is_open = True
         item = self._items[-1]
-        self._tell("response.output_item.added", **self._at, item=item.payload("in_progress"))
+        self._add_event("response.output_item.added", **self._at, item=item.payload("in_progress"))
         if call is None:
             place = self._at | {"item_id": name, "content_index": 0}
-            self._tell("response.content_part.added", **place, part=item.part())
+            self._add_event("response.content_part.added", **place, part=item.part())
 
     def _extend(self, text: str) -> None:
         item = self._items[-1]
         item.texts.append(text)
-        self._tell(f"{_TEXT[item.kind]}.delta", **self._place(item), delta=text)
+        self._add_event(f"{_TEXT[item.kind]}.delta", **self._place(item), delta=text)
 
     def _close(self, status: _Status = "completed") -> None:
         """Close the last item, if it is open."""
@@ -186,12 +186,12 @@ class ResponseForm(Form):
         item = self._items[-1]
         place = self._place(item)
         if item.call is not None:
-            self._tell(f"{_TEXT[item.kind]}.done", **place, arguments=item.text)
+            self._add_event(f"{_TEXT[item.kind]}.done", **place, arguments=item.text)
         else:
-            self._tell(f"{_TEXT[item.kind]}.done", **place, text=item.text)
+            self._add_event(f"{_TEXT[item.kind]}.done", **place, text=item.text)
             place.pop("logprobs", None)
-            self._tell("response.content_part.done", **place, part=item.part())
-        self._tell("response.output_item.done", **self._at, item=item.payload(status))
+            self._add_event("response.content_part.done", **place, part=item.part())
+        self._add_event("response.output_item.done", **self._at, item=item.payload(status))
 
     @property
     def _at(self) -> dict[str, object]:
@@ -205,13 +205,13 @@ class ResponseForm(Form):
             place["logprobs"] = []
         return place
 
-    def _tell(self, kind: str, **fields: object) -> None:
+    def _add_event(self, kind: str, **fields: object) -> None:
         if self._asked.stream:
             payload = {"type": kind, "sequence_number": self._number, **fields}
             self._events.append(event(payload, kind))
             self._number += 1
 
-    def _take_events(self) -> list[bytes]:
+    def _drain_events(self) -> list[bytes]:
         events, self._events = self._events, []
         return events
 

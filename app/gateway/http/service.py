@@ -57,7 +57,7 @@ class Service:
         self.pages.check_asker(request)
         return user
 
-    async def take(self, request: Request, kind: type[T]) -> tuple[str, T]:
+    async def read_request(self, request: Request, kind: type[T]) -> tuple[str, T]:
         """Read a request; returns its caller and its body.
 
         Raises:

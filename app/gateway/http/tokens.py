@@ -21,7 +21,7 @@ class Tokenize(Endpoint):
 
     async def answer(self, request: Request, send: Send) -> Response | None:
         service = self.service
-        user, asked = await service.take(request, TokenizeRequest)
+        user, asked = await service.read_request(request, TokenizeRequest)
         service.model(asked.model)
         text, sampling = asked.text(), {**service.sampling, **asked.sampling()}
         adds = asked.add_special_tokens is not False
@@ -54,7 +54,7 @@ class Detokenize(Endpoint):
 
     async def answer(self, request: Request, send: Send) -> Response:
         service = self.service
-        user, asked = await service.take(request, DetokenizeRequest)
+        user, asked = await service.read_request(request, DetokenizeRequest)
         service.model(asked.model)
         with service.counted(user):
             text = await service.promised(request, service.client.detokenize(asked.tokens))

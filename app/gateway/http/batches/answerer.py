@@ -17,7 +17,7 @@ from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body
 from app.gateway.http.exchanges import Exchanges
-from app.gateway.http.generation import Generation, noted
+from app.gateway.http.generation import Generation, ignored_headers
 from app.gateway.http.protocol.batches import BatchLine, custom_id_of
 from app.gateway.http.protocol.payload import read
 from app.gateway.http.replies import pieces
@@ -138,7 +138,7 @@ class Answerer:
             log.exception("a request of a batch could not be handled")
             fault = Fault(500, "the server could not handle this request", reason="our mistake")
         else:
-            return await _answered(line, 200, body, None, noted(request))
+            return await _answered(line, 200, body, None, ignored_headers(request))
         return await _answered(line, *endpoint.payload(fault), fault)
 
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 # How soon a batch that another program has left is taken over, and a cancellation that was sent to
 # it takes effect.
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 
 
 class BatchKeeper:
@@ -46,24 +46,24 @@ class BatchKeeper:
         """Notify that there is another batch, or that one is cancelled."""
         self._poked.set()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Run batches until cancelled. Unfinished ones then stay as the store has them, for the
         next keeper."""
         try:
             while True:
                 self._poked.clear()
-                await self._look()
-                await pause(self._poked, LOOK_SECONDS)
+                await self._poll_store()
+                await pause(self._poked, POLL_SECONDS)
         finally:
             tasks = tuple(self._tasks.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._shelf.tell(_leave)
+            self._shelf.post(_leave)
 
-    async def _look(self) -> None:
+    async def _poll_store(self) -> None:
         try:
-            batches = await self._shelf.ask(_take_over)
+            batches = await self._shelf.call(_adopt_batches)
         except Fault as fault:
             if fault.message != self._trouble:
                 log.error("batches wait: %s", fault.message)
@@ -101,7 +101,7 @@ async def _guarded(run: BatchRun, name: str) -> None:
         log.exception("%s failed", name)
 
 
-def _take_over(store: Store) -> list[StoredBatch]:
+def _adopt_batches(store: Store) -> list[StoredBatch]:
     return store.batches.take_over()
 
 

@@ -15,7 +15,7 @@ from app.gateway.admission import ANOTHER_MODEL
 from app.gateway.faults import Fault
 from app.gateway.http.batches.answerer import Answered, Answerer
 from app.gateway.http.batches.inspection import Inspection
-from app.gateway.http.batches.room import GAVE_WAY, Room
+from app.gateway.http.batches.room import EVICTED, Room
 from app.gateway.http.batches.shelf import Shelf
 from app.gateway.http.protocol.batches import custom_id_of
 from app.gateway.loop_thread import pause
@@ -141,7 +141,7 @@ class BatchRun:
             try:
                 while lines := await self._part(after):
                     # Parsing runs off the loop, a part of the file at a time.
-                    await asyncio.to_thread(inspection.look, lines)
+                    await asyncio.to_thread(inspection.check, lines)
                     after = lines[-1].number
                     if inspection.has_enough:
                         break
@@ -163,7 +163,7 @@ class BatchRun:
             async for line in self._unanswered():
                 if self._is_full:
                     break
-                await self._take()
+                await self._acquire_slot()
                 tasks.create_task(self._answer(line))
                 # Let the task start: a task that is cancelled before that would not release its
                 # slot.
@@ -190,17 +190,17 @@ class BatchRun:
             try:
                 answered = await self._answerer.answer(self._batch.user, line.content)
             finally:
-                self._room.give()
+                self._room.release()
             fault = answered.fault
             num_steps += fault is not None and fault.code == 500
             if fault is None or not _may_pass(fault) or num_steps >= MOST_STEPS:
                 return answered
-            if fault.reason != GAVE_WAY:
+            if fault.reason != EVICTED:
                 is_of_model = fault.reason == ANOTHER_MODEL
                 await asyncio.sleep(MODEL_SECONDS if is_of_model else RETRY_SECONDS)
-            await self._room.take()
+            await self._room.acquire()
 
-    async def _take(self) -> None:
+    async def _acquire_slot(self) -> None:
         """Wait for a slot for another line."""
         user = self._batch.user
         while len(self._unwritten) >= MOST_UNWRITTEN:
@@ -212,7 +212,7 @@ class BatchRun:
                 break
             except Fault as fault:
                 await pause(self._line_ended, (fault.retry_after_ms or 1000) / 1000.0)
-        await self._room.take()
+        await self._room.acquire()
         self._rates.opened(user)
 
     async def _write(self) -> None:
@@ -223,10 +223,10 @@ class BatchRun:
             async with self._writing:
                 answers, self._unwritten = self._unwritten, []
                 if answers:
-                    await self._ask(partial(self._keep, answers))
+                    await self._ask(partial(self._store_answers, answers))
         except asyncio.CancelledError:
             answers, self._unwritten = answers + self._unwritten, []
-            self._shelf.tell(partial(self._keep, answers))
+            self._shelf.post(partial(self._store_answers, answers))
             raise
 
     async def _answer_rest(self, code: str, message: str) -> bool:
@@ -256,7 +256,7 @@ class BatchRun:
     async def _part(self, after: int) -> list[Line]:
         return await self._ask(lambda store: store.batches.input(self._batch, after))
 
-    def _keep(self, answers: Sequence[Answer], store: Store) -> None:
+    def _store_answers(self, answers: Sequence[Answer], store: Store) -> None:
         store.batches.answer(self._id, answers)
         self._is_full = self._shelf.is_full(store, self._batch.user)
 
@@ -267,7 +267,7 @@ class BatchRun:
         """The store's result, with retries until it succeeds."""
         while True:
             try:
-                given = await self._shelf.ask(call)
+                given = await self._shelf.call(call)
             except Fault as fault:
                 if fault.message != self._trouble:
                     log.error("%s waits: %s", self._id, fault.message)

@@ -79,16 +79,16 @@ class Batching:
             ),
         ]
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Run batches and remove expired data, until cancelled. Requests in flight then remain for
         the next run."""
         async with asyncio.TaskGroup() as tasks:
             for part in (self._keeper, self._room, self._sweep):
-                tasks.create_task(part.keep())
+                tasks.create_task(part.run())
 
-    def look(self, snapshot: Snapshot | None) -> None:
+    def update(self, snapshot: Snapshot | None) -> None:
         """Count the engine's requests; called about once a second."""
-        self._room.look(snapshot)
+        self._room.update(snapshot)
 
     def transcript(self, request_id: str) -> Transcript | None:
         """The chat of a batch request, by the engine's id; callable from any thread."""

@@ -40,12 +40,12 @@ class _StoreEndpoint(Endpoint):
 
     async def _file(self, user: str, name: str, param: str | None = None) -> StoredFile:
         """A file of a user; arguments and faults as of `_found`."""
-        file = await self._shelf.ask(lambda store: store.files.get(user, name))
+        file = await self._shelf.call(lambda store: store.files.get(user, name))
         return _found("file", file, name, param)
 
     async def _batch(self, user: str, name: str, param: str | None = None) -> StoredBatch:
         """A batch of a user; arguments and faults as of `_found`."""
-        batch = await self._shelf.ask(lambda store: store.batches.get(user, name))
+        batch = await self._shelf.call(lambda store: store.batches.get(user, name))
         return _found("batch", batch, name, param)
 
 
@@ -83,7 +83,7 @@ class FileList(_StoreEndpoint):
         user = self.service.asker(request)
         asked = read_texts(FileQuery, request.query_params)
         after = None if asked.after is None else await self._file(user, asked.after, "after")
-        files = await self._shelf.ask(
+        files = await self._shelf.call(
             lambda store: store.files.of_user(
                 user,
                 after=after,
@@ -107,7 +107,7 @@ class OneFile(_StoreEndpoint):
         file = await self._file(user, request.path_params["name"])
         if request.method != "DELETE":
             return JSONResponse(file_payload(file))
-        await self._shelf.ask(lambda store: store.files.delete(user, file.id))
+        await self._shelf.call(lambda store: store.files.delete(user, file.id))
         self._sweep.poke()
         return JSONResponse({"id": file.id, "object": "file", "deleted": True})
 
@@ -125,7 +125,7 @@ class FileContent(_StoreEndpoint):
 
     async def _content(self, number: int) -> AsyncIterator[bytes]:
         after = 0
-        while lines := await self._shelf.ask(partial(_part, number, after)):
+        while lines := await self._shelf.call(partial(_part, number, after)):
             after = lines[-1].number
             yield b"".join(line.content for line in lines)
 
@@ -157,10 +157,10 @@ class NewBatch(_BatchEndpoint):
                 completion_window=asked.completion_window,
                 seconds=asked.seconds,
                 metadata=asked.metadata,
-                keep_seconds=asked.keep_seconds,
+                keep_seconds=asked.retention_seconds,
             )
 
-        batch = await self._shelf.ask(create)
+        batch = await self._shelf.call(create)
         self._keeper.poke()
         return JSONResponse(batch_payload(batch), headers=asked.ignored_header)
 
@@ -174,7 +174,7 @@ class BatchList(_StoreEndpoint):
         user = self.service.asker(request)
         asked = read_texts(BatchQuery, request.query_params)
         after = None if asked.after is None else await self._batch(user, asked.after, "after")
-        batches = await self._shelf.ask(
+        batches = await self._shelf.call(
             lambda store: store.batches.of_user(user, after=after, most=asked.limit + 1)
         )
         return JSONResponse(page_of([batch_payload(one) for one in batches], asked.limit))
@@ -195,7 +195,7 @@ class BatchCancel(_BatchEndpoint):
     async def answer(self, request: Request, send: Send) -> Response:
         user = self.service.asker(request)
         name = request.path_params["name"]
-        cancelled = await self._shelf.ask(lambda store: store.batches.cancel(user, name))
+        cancelled = await self._shelf.call(lambda store: store.batches.cancel(user, name))
         batch = _found("batch", cancelled, name)
         if batch.status not in _CANCELLED:
             text = f"the batch {batch.id} is {batch.status.value}; it cannot be cancelled any more"

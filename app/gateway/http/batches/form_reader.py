@@ -16,7 +16,7 @@ MAX_LINES = 50_000
 
 
 class LineCutter:
-    """Buffers complete lines until `take`, and the beginning of the current line.
+    """Buffers complete lines until `drain`, and the beginning of the current line.
 
     Args:
         max_bytes: limit of the whole file.
@@ -30,8 +30,8 @@ class LineCutter:
     def __init__(self, max_bytes: int, max_line_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._max_line_bytes = max_line_bytes
-        self._begun: list[bytes] = []
-        self._num_begun = 0
+        self._partial: list[bytes] = []
+        self._num_partial = 0
         self._num_lines = 0
         self._lines: list[Line] = []
         self.num_bytes = 0
@@ -51,36 +51,36 @@ class LineCutter:
         for part in others:
             self._cut(first + b"\n")
             first = part
-        self._begin(first)
+        self._append_to_line(first)
 
     def end(self) -> None:
         """End the input: the rest is the last line."""
-        if self._num_begun:
+        if self._num_partial:
             self._cut(b"")
 
-    def take(self) -> list[Line]:
+    def drain(self) -> list[Line]:
         """Return and clear the complete lines."""
         lines, self._lines = self._lines, []
-        self.num_held = self._num_begun
+        self.num_held = self._num_partial
         return lines
 
-    def _begin(self, part: bytes) -> None:
+    def _append_to_line(self, part: bytes) -> None:
         if part:
-            self._begun.append(part)
-            self._num_begun += len(part)
-            if self._num_begun > self._max_line_bytes:
+            self._partial.append(part)
+            self._num_partial += len(part)
+            if self._num_partial > self._max_line_bytes:
                 text = f"line {self._num_lines + 1} of file has more than the"
                 text += f" {self._max_line_bytes} bytes that a request may have"
                 raise Fault(400, text, "file", reason="long line")
 
     def _cut(self, part: bytes) -> None:
-        self._begin(part)
+        self._append_to_line(part)
         self._num_lines += 1
         if self._num_lines > MAX_LINES:
             text = f"file has more than the {MAX_LINES} lines that are allowed"
             raise Fault(400, text, "file", reason="too many lines")
-        self._lines.append(Line(self._num_lines, b"".join(self._begun)))
-        self._begun, self._num_begun = [], 0
+        self._lines.append(Line(self._num_lines, b"".join(self._partial)))
+        self._partial, self._num_partial = [], 0
 
 
 def too_large(max_bytes: int) -> Fault:
@@ -121,12 +121,12 @@ class FormReader:
             self._parser = MultipartParser(
                 options[b"boundary"],
                 {
-                    "on_part_begin": self._begin,
-                    "on_header_field": self._take_header,
-                    "on_header_value": self._take_value,
+                    "on_part_begin": self._start_part,
+                    "on_header_field": self._append_header,
+                    "on_header_value": self._append_value,
                     "on_header_end": self._end_header,
-                    "on_headers_finished": self._begin_content,
-                    "on_part_data": self._take_content,
+                    "on_headers_finished": self._start_content,
+                    "on_part_data": self._append_content,
                     "on_part_end": self._end_part,
                     "on_end": self._end,
                 },
@@ -146,16 +146,16 @@ class FormReader:
         if not self._has_ended:
             raise Fault(400, "the form breaks off before its last boundary", reason="no form")
 
-    def _begin(self) -> None:
+    def _start_part(self) -> None:
         self._num_parts += 1
         if self._num_parts > MAX_PARTS:
             raise Fault(400, f"the form has more than {MAX_PARTS} parts", reason="no form")
         self._name, self._field = None, bytearray()
 
-    def _take_header(self, data: bytes, start: int, end: int) -> None:
+    def _append_header(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
 
-    def _take_value(self, data: bytes, start: int, end: int) -> None:
+    def _append_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
 
     def _end_header(self) -> None:
@@ -169,12 +169,12 @@ class FormReader:
                 self._field = None
         self._header = self._value = b""
 
-    def _begin_content(self) -> None:
+    def _start_content(self) -> None:
         if self._name is None:
             text = "a part of the form has no name; each must state one in Content-Disposition"
             raise Fault(400, text, reason="no form")
 
-    def _take_content(self, data: bytes, start: int, end: int) -> None:
+    def _append_content(self, data: bytes, start: int, end: int) -> None:
         if self._field is None:
             self._cutter.feed(data[start:end])
             return

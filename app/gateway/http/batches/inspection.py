@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from app.gateway.faults import Fault
 from app.gateway.http.protocol.batches import BatchLine
-from app.gateway.http.protocol.payload import read, show
+from app.gateway.http.protocol.payload import format_value, read
 from app.store.files import Line
 from app.store.stored_batch import LineError
 
@@ -43,7 +43,7 @@ class Inspection:
         """Whether the number of errors has reached the limit."""
         return len(self.errors) >= MOST_ERRORS
 
-    def look(self, lines: Sequence[Line]) -> None:
+    def check(self, lines: Sequence[Line]) -> None:
         """Check the next lines.
 
         Raises:
@@ -79,9 +79,8 @@ class Inspection:
             )
         digest = hashlib.blake2b(asked.custom_id.encode(), digest_size=_DIGEST_BYTES).digest()
         if digest in self._names:
-            text = (
-                f"custom_id is {show(asked.custom_id)}, as in a line before; each must be another"
-            )
+            text = f"custom_id is {format_value(asked.custom_id)}, as in a line before;"
+            text += " each must be another"
             return LineError(
                 code="duplicate_custom_id", message=text, param="custom_id", line=line.number
             )

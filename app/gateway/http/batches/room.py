@@ -27,13 +27,13 @@ LEFT_PART = 16
 BUSY_SECONDS = 0.02
 IDLE_SECONDS = 0.25
 # Seconds between checks whether other requests wait.
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 _WAITS = (RequestState.WAITING, RequestState.PREEMPTED)
 # The causes of waiting that end when a request ends.
 _PLACE = (Cause.SLOT, Cause.BLOCKS)
 
 # The fault reason of a batch request that was ended in favour of another request.
-GAVE_WAY = "gave way"
+EVICTED = "gave way"
 
 
 class Room:
@@ -52,7 +52,7 @@ class Room:
         self._exchanges = exchanges
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._taken = 0
+        self._num_slots = 0
         self._others_wait = False
         self._most = self._most_waiting = 1
         self._step = self._seen = 0
@@ -63,24 +63,24 @@ class Room:
         while not self._is_open():
             await asyncio.sleep(IDLE_SECONDS)
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Wait for a slot for another request; waiters get slots in order of arrival."""
         async with self._turn:
             while not self._has_room():
                 self._changed.clear()
-                await pause(self._changed, BUSY_SECONDS if self._taken else IDLE_SECONDS)
-            self._taken += 1
+                await pause(self._changed, BUSY_SECONDS if self._num_slots else IDLE_SECONDS)
+            self._num_slots += 1
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release the slot of a request that has ended."""
-        self._taken -= 1
+        self._num_slots -= 1
         self._changed.set()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Watch for other requests that wait, until cancelled. Step records cost the engine
         nothing; a snapshot, which identifies the waiting ones, is requested once there are any."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             if not len(self._exchanges):
                 continue
             if records := self._client.step_records(self._step):
@@ -90,9 +90,9 @@ class Room:
             snapshot = self._client.snapshot() if is_short else None
             # This snapshot answers an earlier call; a newer one follows.
             if snapshot is not None and snapshot.step != self._seen:
-                self.look(snapshot)
+                self.update(snapshot)
 
-    def look(self, snapshot: Snapshot | None) -> None:
+    def update(self, snapshot: Snapshot | None) -> None:
         """Count the engine's other requests, and evict batch requests if any of them wait for a
         slot."""
         if snapshot is None:
@@ -109,21 +109,21 @@ class Room:
         waiting = sum(others[state] for state in _WAITS)
         self._others_wait = bool(waiting)
         if waiting and snapshot.head_wait is not None and snapshot.head_wait.cause in _PLACE:
-            self._give_way(waiting)
+            self._evict(waiting)
 
-    def _give_way(self, count: int) -> None:
+    def _evict(self, count: int) -> None:
         """End all batch requests without a token, and `count` of the others: those with the fewest
         tokens, which lose the least work."""
         began = sorted((one for one in self._exchanges if one.started), key=_num_tokens)
         for exchange in (*(one for one in self._exchanges if not one.started), *began[:count]):
-            exchange.cancel(Fault(503, "another request needs its slot", reason=GAVE_WAY))
+            exchange.cancel(Fault(503, "another request needs its slot", reason=EVICTED))
 
     def _has_room(self) -> bool:
         exchanges = self._exchanges
         started = len(exchanges) - exchanges.num_waiting
         return (
-            self._taken - len(exchanges) + exchanges.num_replies < self._most
-            and self._taken - started < self._most_waiting
+            self._num_slots - len(exchanges) + exchanges.num_replies < self._most
+            and self._num_slots - started < self._most_waiting
             and not self._others_wait
             and self._is_open()
         )

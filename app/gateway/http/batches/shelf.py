@@ -29,7 +29,7 @@ SWEPT_MS = 5000
 LOG_SECONDS = 60.0
 # How long an ended batch is kept.
 BATCH_SECONDS = 30 * 24 * 3600.0
-LOOK_SECONDS = 3600.0
+SWEEP_SECONDS = 3600.0
 # Pages of 4 KiB that are returned at once.
 PAGES = 256
 # Pause between two parts, so that others may write.
@@ -54,7 +54,7 @@ class Shelf:
         self._thread = ThreadPoolExecutor(1, "http-store")
         self._is_closed = False
 
-    async def ask(self, call: Callable[[Store], T]) -> T:
+    async def call(self, call: Callable[[Store], T]) -> T:
         """The result of a call with the store. Once begun, the call completes even if its caller is
         cancelled.
 
@@ -63,19 +63,19 @@ class Shelf:
         """
         return await asyncio.wrap_future(self._thread.submit(self._do, call))
 
-    def tell(self, call: Callable[[Store], object]) -> None:
+    def post(self, call: Callable[[Store], object]) -> None:
         """Make a call later, even if the caller is cancelled; errors are logged."""
 
-        def noted() -> None:
+        def call_and_log() -> None:
             try:
                 self._do(call)
             except Fault as fault:
                 log.error("%s", fault.message)
 
-        self._thread.submit(noted)
+        self._thread.submit(call_and_log)
 
     def check_file(self, store: Store, user: str, num_bytes: int) -> None:
-        """Check that a user may store `num_bytes` more; called with `ask`.
+        """Check that a user may store `num_bytes` more; called with `call`.
 
         Raises:
             Fault: 413, they have too much; 429, their deleted files are still being removed.
@@ -95,11 +95,11 @@ class Shelf:
             raise Fault(429, text, reason="user over storage", retry_after_ms=SWEPT_MS)
 
     def is_full(self, store: Store, user: str) -> bool:
-        """Whether a user's storage is full; called with `ask`."""
+        """Whether a user's storage is full; called with `call`."""
         return store.files.taken(user).num_bytes >= self._stored_bytes(user)
 
     def check_batch(self, store: Store, user: str) -> None:
-        """Check that a user may begin another batch; called with `ask`.
+        """Check that a user may begin another batch; called with `call`.
 
         Raises:
             Fault: 413, their files are full; 429, they have too many batches.
@@ -152,16 +152,16 @@ class Sweep:
         """Notify that something was deleted."""
         self._poked.set()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Sweep now, every hour and when poked, until cancelled."""
         while True:
             self._poked.clear()
             try:
-                while await self._shelf.ask(_sweep):
+                while await self._shelf.call(_sweep):
                     await asyncio.sleep(PAUSE_SECONDS)
             except Fault as fault:
                 log.error("unneeded files could not be removed: %s", fault.message)
-            await pause(self._poked, LOOK_SECONDS)
+            await pause(self._poked, SWEEP_SECONDS)
 
 
 def _sweep(store: Store) -> bool:

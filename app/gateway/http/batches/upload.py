@@ -73,14 +73,14 @@ class Upload(Endpoint):
         shelf, stated = self._shelf, request.headers.get("content-length", "")
         # All but the form's own bytes; without a stated length, each part is checked.
         num_bytes = max(0, int(stated) - FORM_BYTES) if stated.isdecimal() else 0
-        number = (await shelf.ask(partial(_begin, shelf, user, num_bytes))).number
+        number = (await shelf.call(partial(_create_file, shelf, user, num_bytes))).number
         try:
             await self._read(request, user, number, cutter, reader)
             form = read_texts(UploadForm, reader.texts)
-            await self._shelf.ask(partial(_add, shelf, user, number, cutter.take()))
-            return await self._shelf.ask(partial(_finish, number, form)), form
+            await self._shelf.call(partial(_append_lines, shelf, user, number, cutter.drain()))
+            return await self._shelf.call(partial(_finish, number, form)), form
         except BaseException:
-            self._shelf.tell(partial(_drop, number))
+            self._shelf.post(partial(_drop, number))
             self._sweep.poke()
             raise
 
@@ -108,26 +108,28 @@ class Upload(Endpoint):
                     if num_beside > FORM_BYTES:
                         text = f"the form has more than {FORM_BYTES} bytes beside its file"
                         raise Fault(413, text, reason="too large")
-                    if cutter.num_held >= HELD_BYTES and (lines := cutter.take()):
-                        await self._shelf.ask(partial(_add, self._shelf, user, number, lines))
+                    if cutter.num_held >= HELD_BYTES and (lines := cutter.drain()):
+                        await self._shelf.call(
+                            partial(_append_lines, self._shelf, user, number, lines)
+                        )
                         await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
             raise Fault(408, "the file did not arrive in time", reason="slow request") from None
         reader.end()
 
 
-def _begin(shelf: Shelf, user: str, num_bytes: int, store: Store) -> StoredFile:
+def _create_file(shelf: Shelf, user: str, num_bytes: int, store: Store) -> StoredFile:
     shelf.check_file(store, user, num_bytes)
     return store.files.begin(user)
 
 
-def _add(shelf: Shelf, user: str, number: int, lines: list[Line], store: Store) -> None:
+def _append_lines(shelf: Shelf, user: str, number: int, lines: list[Line], store: Store) -> None:
     shelf.check_file(store, user, sum(len(line.content) for line in lines))
     store.files.add(number, lines)
 
 
 def _finish(number: int, form: UploadForm, store: Store) -> StoredFile:
-    return store.files.finish(number, form.file, form.purpose, form.keep_seconds)
+    return store.files.finish(number, form.file, form.purpose, form.retention_seconds)
 
 
 def _drop(number: int, store: Store) -> None:

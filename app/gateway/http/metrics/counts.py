@@ -113,7 +113,7 @@ class Counts:
             "request_generation_tokens"
         ]
 
-    def take(self, records: Sequence[StepRecord]) -> None:
+    def count_steps(self, records: Sequence[StepRecord]) -> None:
         """Count steps that were not counted before."""
         totals, phases = self.totals, self.phases
         for record in records:
@@ -149,9 +149,9 @@ class Counts:
         # A step that failed has computed nothing.
         sizes = [record.num_tokens for record in records if not record.error]
         self.histograms["iteration_tokens_total"].add(sizes)
-        self._take_ended([ended for record in records for ended in record.finished])
+        self._count_ended([ended for record in records for ended in record.finished])
 
-    def _take_ended(self, ended: Sequence[Ended]) -> None:
+    def _count_ended(self, ended: Sequence[Ended]) -> None:
         self.ended.update(one.reason for one in ended)
         whole = [one for one in ended if one.reason in (FinishReason.STOP, FinishReason.LENGTH)]
         times = [one.timings for one in whole]

@@ -37,7 +37,7 @@ class Watch:
         self.snapshot: Snapshot | None = None
         self.missed: Counter[str] = Counter(dict.fromkeys(("records", *_SAMPLES), 0))
 
-    def look(self, snapshot: Snapshot | None) -> None:
+    def update(self, snapshot: Snapshot | None) -> None:
         """Process a snapshot and the steps since the last one; once a second. A model that came and
         went between two calls is not counted.
 
@@ -46,7 +46,7 @@ class Watch:
         """
         self.snapshot = snapshot
         if snapshot is not None:
-            self._take(snapshot)
+            self._count_snapshot(snapshot)
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -67,9 +67,9 @@ class Watch:
         if records and (counts := self.counts.get(records[-1].model)) is not None:
             self.missed["records"] += records[0].step - first
             self._last = records[-1]
-            counts.take(records)
+            counts.count_steps(records)
 
-    def _take(self, snapshot: Snapshot) -> None:
+    def _count_snapshot(self, snapshot: Snapshot) -> None:
         card = snapshot.model
         if card is not self._card:  # Each load makes its own card.
             self._card = card

@@ -44,7 +44,7 @@ class LiveFeed:
         self._client = client
         self._places: Counter[str] = Counter()
         self._listeners = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._frame: Frame | None = None
         self._steps: deque[_Step] = deque(maxlen=STEPS_HELD)
@@ -86,11 +86,11 @@ class LiveFeed:
         """Each frame as a JSON object, until the feed is closed."""
         self._listeners += 1
         try:
-            if self._looking is None:
-                self._looking = asyncio.get_running_loop().create_task(self._look_on())
-                self._looking.add_done_callback(self._looked)
-            looking, last = self._looking, None
-            while not looking.done():
+            if self._polling is None:
+                self._polling = asyncio.get_running_loop().create_task(self._poll())
+                self._polling.add_done_callback(self._poll_ended)
+            polling, last = self._polling, None
+            while not polling.done():
                 news, frame = self._news, self._frame
                 if frame is None or frame is last:
                     await news.wait()
@@ -108,31 +108,31 @@ class LiveFeed:
         self._rest()
 
     def _rest(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
         # The next listener gets no old frame.
-        self._looking = self._frame = None
+        self._polling = self._frame = None
 
-    def _looked(self, looking: asyncio.Task[None]) -> None:
-        if self._looking is looking:
+    def _poll_ended(self, polling: asyncio.Task[None]) -> None:
+        if self._polling is polling:
             self._rest()
-        self._tell()
+        self._wake_listeners()
 
-    async def _look_on(self) -> None:
+    async def _poll(self) -> None:
         try:
             while True:
-                self._frame = self._look()
-                self._tell()
+                self._frame = self._next_frame()
+                self._wake_listeners()
                 await asyncio.sleep(FRAME_SECONDS)
         except Exception:
             # Pages reconnect; the gateway's chats are unaffected.
             log.exception("the live data could not be made")
 
-    def _tell(self) -> None:
+    def _wake_listeners(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _look(self) -> Frame:
+    def _next_frame(self) -> Frame:
         status, snapshot, seen = self._client.status(), self._client.snapshot(), self._seen
         if _is_other(seen, snapshot):
             self._steps.clear()

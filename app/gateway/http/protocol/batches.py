@@ -75,7 +75,7 @@ class BatchRequest(Payload):
         return DAY
 
     @property
-    def keep_seconds(self) -> int:
+    def retention_seconds(self) -> int:
         """Seconds for which answers are kept."""
         expiry = self.output_expires_after
         return KEPT_SECONDS if expiry is None else expiry.seconds

@@ -59,7 +59,7 @@ class UploadForm(Payload):
     expires_after: Expiry | None = None
 
     @property
-    def keep_seconds(self) -> int:
+    def retention_seconds(self) -> int:
         return KEPT_SECONDS if self.expires_after is None else self.expires_after.seconds
 
 

@@ -153,7 +153,7 @@ class MessageCountRequest(Payload):
         return tuple(messages)
 
     @property
-    def tells_thinking(self) -> bool:
+    def includes_thinking(self) -> bool:
         thinking = self.thinking
         return thinking is not None and thinking.display != "omitted"
 

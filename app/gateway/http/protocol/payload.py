@@ -129,7 +129,7 @@ def _fault(kind: type[Payload], detail: ErrorDetails) -> Fault:
     if detail["type"] == "json_invalid":
         return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
     if not place:
-        return Fault(400, f"the request is {show(value)}; it must be an object")
+        return Fault(400, f"the request is {format_value(value)}; it must be an object")
     place = _known(kind, place) or place
     allowed = kind.ALLOWED.get(_pattern(place), "of another type")
     path = _path(place)
@@ -143,7 +143,7 @@ def _fault(kind: type[Payload], detail: ErrorDetails) -> Fault:
         return Fault(400, f"{path} has {len(value)} entries; at most {most} are allowed", path)
     if detail["type"] in ("too_long", "too_short"):
         return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
-    return Fault(400, f"{path} is {show(value)}; it must be {allowed}", path)
+    return Fault(400, f"{path} is {format_value(value)}; it must be {allowed}", path)
 
 
 def _meant(kind: type[Payload], details: list[ErrorDetails]) -> ErrorDetails:
@@ -188,7 +188,7 @@ def _name(part: str) -> str:
     return part if part.isprintable() and len(part) <= _MAX_NAME else reprlib.repr(part)
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A short form of a value; null, true and false are written as in JSON."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

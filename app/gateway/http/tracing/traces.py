@@ -85,7 +85,7 @@ class Traces:
                 "POST", self._propagator.extract(headers), SpanKind.SERVER, attributes
             )
 
-            async def noted(message: Message) -> None:
+            async def send_traced(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     span.set_attribute("http.response.status_code", message["status"])
                     has_status = isinstance(span, ReadableSpan) and not span.status.is_unset
@@ -94,7 +94,7 @@ class Traces:
                 await send(message)
 
             with trace.use_span(span, end_on_exit=True):
-                await app(scope, receive, noted)
+                await app(scope, receive, send_traced)
 
         return traced
 

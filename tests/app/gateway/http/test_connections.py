@@ -296,7 +296,7 @@ async def test_requests_take_turns_and_what_was_broken_off_costs_none() -> None:
                 started.append(who)
             return is_wanted
 
-        connections.begin(who, start)
+        connections.enqueue(who, start)
 
     for _ in range(3):
         request("a")

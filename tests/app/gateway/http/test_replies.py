@@ -120,7 +120,7 @@ class Replying:
         for token in output:
             processor.process([TokenOutput("r", (token,), None, None)], 0.0)
             if (delta := stream.drain()) is not None:
-                reply.take(delta)
+                reply.add_delta(delta)
                 early.append(reply.news)
         end = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
         usage = Usage(len(start), len(output) + 1, 0)
@@ -135,7 +135,7 @@ class Replying:
             processor.end(ending, found)
         delta = stream.drain()
         assert delta is not None
-        reply.take(delta)
+        reply.add_delta(delta)
         return Heard(early, reply.news, reply)
 
 

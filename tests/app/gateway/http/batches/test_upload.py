@@ -55,11 +55,11 @@ def test_however_it_is_cut_it_is_the_same_file(
     lines: list[Line] = []
     for cut in cuts:
         reader.feed(payload[:cut])
-        lines += cutter.take()
+        lines += cutter.drain()
         payload = payload[cut:]
     reader.feed(payload)
     reader.end()
-    lines += cutter.take()
+    lines += cutter.drain()
     assert b"".join(line.content for line in lines) == whole
     assert [line.content for line in lines] == [*io.BytesIO(whole)]
     assert [line.number for line in lines] == [*range(1, len(lines) + 1)]

@@ -253,7 +253,7 @@ def test_a_scrape_asks_the_engine_nothing() -> None:
     with http_serving() as serving:
         serving.ask()
         watch = Watch(serving.engine)
-        watch.look(serving.engine.snapshot())
+        watch.update(serving.engine.snapshot())
         exposition = Exposition(watch, serving.gateway.view, Driver(), "vllm:")
         with pytest.MonkeyPatch.context() as patch:
             for asked in ("snapshot", "step_records", "status"):

@@ -37,10 +37,10 @@ def test_each_token_and_end_is_counted_once_however_often_it_looks() -> None:
     watch = Watch(engine)
     ask(engine)
     while engine.advance():
-        watch.look(engine.snapshot())
+        watch.update(engine.snapshot())
         watch.catch_up()
-        watch.look(engine.snapshot())
-    watch.look(engine.snapshot())
+        watch.update(engine.snapshot())
+    watch.update(engine.snapshot())
     snapshot = engine.snapshot()
     assert snapshot is not None
     counts = watch.counts["scripted"]
@@ -61,10 +61,10 @@ def test_a_model_that_is_loaded_again_goes_on_counting() -> None:
     tokens = []
     for model in ("scripted", "other", "scripted"):
         switch(engine, model)
-        watch.look(engine.snapshot())
+        watch.update(engine.snapshot())
         ask(engine)
         engine.finish_all()
-        watch.look(engine.snapshot())
+        watch.update(engine.snapshot())
         tokens.append(watch.counts[model].totals["generation_tokens"])
     assert tokens[0] == tokens[1] > 0
     assert tokens[2] == 2 * tokens[0]
@@ -78,7 +78,7 @@ def test_the_last_steps_of_a_model_count_for_it_alone() -> None:
     watch = Watch(engine)
     ask(engine, 9)
     engine.advance(2)
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     engine.finish_all()
     watch.catch_up()
     before = watch.counts["scripted"].totals["steps"]
@@ -87,7 +87,7 @@ def test_the_last_steps_of_a_model_count_for_it_alone() -> None:
     engine.finish_all()
     watch.catch_up()
     assert watch.counts["scripted"].totals["steps"] == before
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     snapshot = engine.snapshot()
     assert snapshot is not None
     assert watch.counts["other"].totals["steps"] == snapshot.step > before
@@ -100,10 +100,10 @@ def test_steps_before_a_load_are_taken_while_it_lasts() -> None:
     watch = Watch(engine)
     ask(engine)
     engine.advance()
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     engine.finish_all()
     engine.load(LoadRequest("other"))
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     assert watch.snapshot is None
     assert watch.counts["scripted"].ended == {FinishReason.STOP: 1}
 
@@ -111,17 +111,17 @@ def test_steps_before_a_load_are_taken_while_it_lasts() -> None:
 def test_steps_before_the_first_look_count_too() -> None:
     engine = ScriptedEngine()
     watch = Watch(engine)
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     ask(engine)
     engine.finish_all()
     engine.load(LoadRequest("scripted"))
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     engine.ready()
     ask(engine)
     engine.finish_all()
     watch.catch_up()
     snapshot = engine.snapshot()
-    watch.look(snapshot)
+    watch.update(snapshot)
     assert snapshot is not None
     assert watch.counts["scripted"].ended == {FinishReason.STOP: 2}
     assert watch.counts["scripted"].totals["generation_tokens"] == 2 * snapshot.totals.output_tokens
@@ -133,7 +133,7 @@ def test_what_was_overwritten_is_counted_as_missed(monkeypatch: pytest.MonkeyPat
     watch = Watch(engine)
     ask(engine, 30)
     engine.advance(3)
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     engine.advance(10)
     watch.catch_up()
     assert watch.counts["scripted"].totals["steps"] == 3 + 4
@@ -143,7 +143,7 @@ def test_what_was_overwritten_is_counted_as_missed(monkeypatch: pytest.MonkeyPat
     for number in range(16):
         gaps.add(float(number), 1.0)
     samples = {**snapshot.latency.samples, "itl": gaps}
-    watch.look(replace(snapshot, latency=replace(snapshot.latency, samples=samples)))
+    watch.update(replace(snapshot, latency=replace(snapshot.latency, samples=samples)))
     assert watch.counts["scripted"].totals["steps"] == 3 + 4
     # Of 16 gaps two were seen after three steps, and four are still held.
     assert watch.missed == {"records": 6, "itl": 16 - 2 - 4, "ttft": 0}
@@ -157,7 +157,7 @@ def test_aborts_are_no_latencies() -> None:
     engine.advance(2)
     engine.abort(gone)
     engine.finish_all()
-    watch.look(engine.snapshot())
+    watch.update(engine.snapshot())
     counts = watch.counts["scripted"]
     assert counts.ended == {FinishReason.STOP: 1, FinishReason.ABORT: 1}
     assert counts.histograms["e2e_request_latency_seconds"].buckets[-1][1] == 1
@@ -171,16 +171,16 @@ def test_what_an_engine_did_before_it_let_its_model_go_is_counted() -> None:
     try:
         watch = Watch(host)
         host.load(LoadRequest("a"))
-        watch.look(snapshot_when(host, lambda snapshot: True))
+        watch.update(snapshot_when(host, lambda snapshot: True))
         streams = [ask_host(host, f"{number} 1", max_tokens=3) for number in range(9)]
         host.load(LoadRequest("b"))
         for stream in streams:
             read(stream)
         assert loader.entered.wait(TIMEOUT)
-        watch.look(host.snapshot())
+        watch.update(host.snapshot())
         loader.gates["b"].set()
         read(ask_host(host, "2", max_tokens=4))
-        watch.look(snapshot_when(host, lambda snapshot: snapshot.model.name == "b"))
+        watch.update(snapshot_when(host, lambda snapshot: snapshot.model.name == "b"))
     finally:
         loader.gates["b"].set()
         host.shutdown()

@@ -184,9 +184,9 @@ def test_nobody_looks_where_nobody_listens(serving: HttpServing) -> None:
             next(events)
             next(events)
         assert feed.num_listeners == 2
-        assert feed._looking is not None
+        assert feed._polling is not None
     serving.until(lambda: feed.num_listeners == 0)
-    assert feed._looking is None
+    assert feed._polling is None
 
 
 def test_no_more_pages_than_there_may_be(
@@ -257,9 +257,9 @@ async def test_a_slow_reader_misses_frames_and_no_steps(monkeypatch: pytest.Monk
     assert feed._frame is not None
     assert feed._frame.body(True) is feed._frame.body(True)
     await quick.aclose()
-    assert feed._looking is not None
+    assert feed._polling is not None
     await slow.aclose()
-    assert feed._looking is None
+    assert feed._polling is None
     engine.finish_all()
 
 
