@@ -109,12 +109,12 @@ def gateways(
             _tell(settings, client, Gateways(mqtt=mqtt, http=http))
             yield Gateways(mqtt=mqtt, http=http)
             for one in running:
-                one.begin_stop()
+                one.request_stop()
             for one in running:
                 one.stop()
         except BaseException:
             for one in running:
-                one.begin_stop(0.0)
+                one.request_stop(0.0)
             for one in running:
                 one.stop(0.0)
             raise

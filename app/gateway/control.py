@@ -89,7 +89,7 @@ class ControlMessage(BaseModel):
 
     @field_validator("who")
     @classmethod
-    def _shown(cls, who: str | None) -> str | None:
+    def _check_who(cls, who: str | None) -> str | None:
         return who if who is None else _check_value(who)
 
 

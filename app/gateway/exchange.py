@@ -66,7 +66,7 @@ def fault_of(finish: Finish | None, refusal: Fault | None) -> Fault | None:
     return refusal or Fault(499, "the operator of the server stopped this request")
 
 
-def shown(
+def as_messages(
     messages: Iterable[ChatMessage], conversation: Conversation, key: str
 ) -> Iterator[Message]:
     """Messages of a request, which no session stores, as the screen shows them.

@@ -127,7 +127,7 @@ class ThreadedGateway(ABC):
         """Start the thread."""
         self._thread.start()
 
-    def begin_stop(self, drain_seconds: float | None = None) -> None:
+    def request_stop(self, drain_seconds: float | None = None) -> None:
         """Refuse new requests, let running ones end, cancel the rest, and exit; returns at once.
 
         Args:
@@ -137,8 +137,8 @@ class ThreadedGateway(ABC):
         self._thread.call(self._close, drain_seconds)
 
     def stop(self, drain_seconds: float | None = None) -> None:
-        """As `begin_stop`, and wait until it has ended; after `start` only."""
-        self.begin_stop(drain_seconds)
+        """As `request_stop`, and wait until it has ended; after `start` only."""
+        self.request_stop(drain_seconds)
         # Not by joining first: if a signal raises during that, Python 3.11 considers the thread
         # ended.
         self._thread.wait_ended()

@@ -102,7 +102,7 @@ class StdioGateway:
             if answer is None:
                 answered &= self._answer(number, session, _send(session, line))
             else:
-                self._tell(answer)
+                self._write_answer(answer)
         return answered and self._obeyed
 
     def converse_each(self, window: int) -> bool:
@@ -140,7 +140,7 @@ class StdioGateway:
                 raise turn
             number += 1
             if isinstance(turn, dict):
-                self._tell(turn)
+                self._write_answer(turn)
             else:
                 answered &= self._answer(number, *turn)
         return answered and self._obeyed
@@ -159,7 +159,7 @@ class StdioGateway:
         """The next line of the input; None at its end."""
         return self._read_ahead.popleft() if self._read_ahead else next(self._lines, None)
 
-    def _tell(self, answer: Answer) -> None:
+    def _write_answer(self, answer: Answer) -> None:
         """Write the answer to a control message."""
         # In ASCII, because it may quote text that is invalid Unicode.
         self._write(json.dumps(answer) + "\n")
@@ -226,7 +226,7 @@ class StdioGateway:
         if answer is None:
             self._read_ahead.append(line)
         else:
-            self._tell(answer)
+            self._write_answer(answer)
         return True
 
     def _write(self, text: str) -> None:

@@ -27,7 +27,7 @@ from tests.support.mqtt_serving import Serving
 # written that it was.
 MOMENTS: dict[str, tuple[type, str]] = {
     "journalled": (Inbound, "ack"),
-    "ended": (Delivery, "add"),
+    "ended": (Delivery, "publish"),
     "told": (Journal, "mark_delivered"),
 }
 START_SECONDS = 20.0

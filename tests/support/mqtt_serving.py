@@ -95,7 +95,7 @@ class Serving(Driving):
 def serving(port: int, folder: Path, **kwargs: Any) -> Iterator[Serving]:
     with pytest.MonkeyPatch.context() as patch:
         # Tests wait for it.
-        patch.setattr(gateway, "LOOK_SECONDS", 0.05)
+        patch.setattr(gateway, "POLL_SECONDS", 0.05)
         patch.setattr(gateway, "VIEW_SECONDS", 0.02)
         one = Serving(port, folder, **kwargs)
         try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from app.gateway.exchange import fault_of, next_version, shown, transcript_of
+from app.gateway.exchange import as_messages, fault_of, next_version, transcript_of
 from app.gateway.faults import Fault
 from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
@@ -124,7 +124,7 @@ class Exchange:
         before, written = submission.messages, ""
         if submission.num_partial is not None and not submission.repeats_partial:
             before, written = before[:-1], before[-1].content
-        messages = [*shown(before, held, request_id)]
+        messages = [*as_messages(before, held, request_id)]
         if isinstance(submission.prompt, str):
             messages.append(
                 Message(

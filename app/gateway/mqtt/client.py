@@ -247,7 +247,7 @@ class AskClient:
         denied = self._link.denied
         stamped = request.model_copy(update={"sent_at": time.time()})
         message = Outgoing(asking.caller.request_topic, stamped.encode())
-        if await self._link.deliver(message) is Outcome.TAKEN:
+        if await self._link.deliver(message) is Outcome.ACKNOWLEDGED:
             asking.sends += 1
         elif self._link.denied > denied:
             raise AskError(
@@ -268,9 +268,9 @@ class AskClient:
             # Nodes do not know of each other: under one id their attempts look the same.
             self._notice(f"{serving.node} has taken over; asking again")
             asking.node = serving.node
-            self._begin_anew(asking)
+            self._restart(asking)
 
-    def _begin_anew(self, asking: Asking) -> None:
+    def _restart(self, asking: Asking) -> None:
         now = asyncio.get_running_loop().time()
         asking.caller, asking.begun, asking.send_at = self._new_caller(), now, now
         asking.attempt = 1
@@ -284,7 +284,7 @@ class AskClient:
         now, error = asyncio.get_running_loop().time(), reply.error
         if error.code == CANCELLED and self._is_back(asking):
             self._notice("the request was cancelled as the connection was lost; asking again")
-            self._begin_anew(asking)
+            self._restart(asking)
             return
         if reply.retry_after_ms is not None:
             delay = reply.retry_after_ms / 1e3

@@ -81,9 +81,9 @@ class Delivery:
                     "the ending of %s cannot be delivered: %s", ascii(entry.request_id), error
                 )
                 continue
-            self.add(entry.request_id, entry.attempt, message)
+            self.publish(entry.request_id, entry.attempt, message)
 
-    def add(self, key: str, attempt: int, ending: Outgoing) -> None:
+    def publish(self, key: str, attempt: int, ending: Outgoing) -> None:
         """Publish an ending from the journal, unless that is done or in progress."""
         if (key, attempt) in self._waiting or (key, attempt) in self._delivered:
             return
@@ -115,7 +115,7 @@ class Delivery:
     async def _deliver(self, attempt: _Attempt) -> None:
         message = self._waiting[attempt]
         match await deliver_ending(self._link, message):
-            case Outcome.TAKEN:
+            case Outcome.ACKNOWLEDGED:
                 self._settle(attempt)
             case Outcome.FULL:
                 self._retry_after(RETRY_SECONDS, attempt)
@@ -124,9 +124,9 @@ class Delivery:
                 if refusals < MAX_REFUSALS:
                     self._retry_after(REFUSED_SECONDS * 2 ** (refusals - 1), attempt)
                 else:
-                    self._give_up(attempt, f"the broker refused it {refusals} times")
+                    self._drop(attempt, f"the broker refused it {refusals} times")
             case Outcome.TOO_LARGE:
-                self._give_up(attempt, f"the broker takes {self._link.max_packet} bytes at most")
+                self._drop(attempt, f"the broker takes {self._link.max_packet} bytes at most")
             case Outcome.LOST:
                 # `resume` republishes it after a reconnect, unless that came before this loss was
                 # handled; without this retry it would then never be published.
@@ -144,7 +144,7 @@ class Delivery:
             loop = asyncio.get_running_loop()
             self._save_due = loop.call_later(SAVE_SECONDS, self._save)
 
-    def _give_up(self, attempt: _Attempt, why: str) -> None:
+    def _drop(self, attempt: _Attempt, why: str) -> None:
         """Drop an ending, also for later starts. If the request is sent again, the journal answers
         it."""
         log.error("the ending of %s cannot be delivered: %s", ascii(attempt[0]), why)

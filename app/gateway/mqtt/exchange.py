@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.conversations.history import History
-from app.gateway.exchange import fault_of, next_version, shown, transcript_of
+from app.gateway.exchange import as_messages, fault_of, next_version, transcript_of
 from app.gateway.faults import Fault
 from app.gateway.logprobs import prompt_logprobs, token_bytes
 from app.gateway.mqtt.protocol.replies import (
@@ -92,7 +92,7 @@ class Exchange:
         unsent, unsent_thinking, unsent_logprobs: text, thinking, and log-probabilities that were
             not sent yet.
         logprobs, prompt_logprobs: of the tokens so far, if the request wants them.
-        told_at: when the last delta was sent, in monotonic seconds; None before the first.
+        delta_sent_at: when the last delta was sent, in monotonic seconds; None before the first.
         started: whether it has its first token.
         refusal: the error that the client gets in place of the engine's abort.
         finish: how it ended; None while it runs.
@@ -117,7 +117,7 @@ class Exchange:
     unsent_logprobs: list[OutputToken] = field(default_factory=list)
     logprobs: list[OutputToken] = field(default_factory=list)
     prompt_logprobs: list[PromptToken] = field(default_factory=list)
-    told_at: float | None = None
+    delta_sent_at: float | None = None
     started: bool = False
     refusal: Fault | None = None
     finish: Finish | None = None
@@ -169,7 +169,7 @@ class Exchange:
             deadline=(self.request.deadline_ms or deadline_ms) / 1000.0,
         )
 
-    def take(self) -> bool:
+    def drain(self) -> bool:
         """Drain the engine's stream; returns whether there was anything."""
         delta = self.stream.drain() if self.stream is not None else None
         if delta is None:
@@ -218,7 +218,7 @@ class Exchange:
             ],
         )
         self.seq += 1
-        self.told_at = now
+        self.delta_sent_at = now
         return self.reply_to.message(reply.encode(), self.request.delta_qos)
 
     @property
@@ -304,7 +304,7 @@ class Exchange:
         if not self.is_session:
             # No session stores those before the last one.
             before = (turn.message() for turn in self.request.messages[:-1])
-            messages = (*shown(before, self.conversation, self.key), *messages)
+            messages = (*as_messages(before, self.conversation, self.key), *messages)
         return transcript_of(self.conversation, messages, self.version, running, self.stream)
 
 

@@ -118,7 +118,7 @@ class Exchanges:
     def start(self, exchange: Exchange) -> None:
         """Submit a journalled request to the engine."""
         self._tally.accepted += 1
-        self._keep(exchange)
+        self._retain(exchange)
         submission = exchange.submission(
             self._sampling, self._deadline_ms, separate_caches=self._separate_caches
         )
@@ -136,7 +136,7 @@ class Exchanges:
         ended: list[Exchange] = []
         for exchange in self:
             was_started = exchange.started
-            if exchange.finish is not None or not exchange.take():
+            if exchange.finish is not None or not exchange.drain():
                 continue
             if exchange.started and not was_started:
                 self.num_waiting -= 1
@@ -147,7 +147,7 @@ class Exchanges:
             if exchange.refusal is None and (fault := exchange.excess) is not None:
                 self.cancel([exchange], fault)
             if exchange.has_unsent:
-                self._tell(exchange, now)
+                self._send_delta(exchange, now)
         if ended:
             self._end(ended)
 
@@ -163,12 +163,12 @@ class Exchanges:
         """Whether `transcript` has this chat. May be called from any thread."""
         return conversation_id in self._newest
 
-    def _tell(self, exchange: Exchange, now: float) -> None:
+    def _send_delta(self, exchange: Exchange, now: float) -> None:
         """Send a delta, now if one is due, otherwise at the next flush."""
         if not exchange.request.stream:
             exchange.forget()
             return
-        due = exchange.told_at is None or now - exchange.told_at >= self._interval
+        due = exchange.delta_sent_at is None or now - exchange.delta_sent_at >= self._interval
         if due and not self._is_held(exchange):
             message = exchange.delta(now)
             self._link.send(message)
@@ -185,7 +185,7 @@ class Exchanges:
         now = self._clock()
         for exchange in self:
             if exchange.has_unsent and exchange.finish is None:
-                self._tell(exchange, now)
+                self._send_delta(exchange, now)
 
     def _end(self, ended: list[Exchange]) -> None:
         """Journal endings, then publish them."""
@@ -213,7 +213,9 @@ class Exchanges:
         for exchange, ending in endings:
             self._close(exchange)
             self._tally.ended()
-            self._delivery.add(exchange.key, exchange.attempt, exchange.reply_to.message(ending))
+            self._delivery.publish(
+                exchange.key, exchange.attempt, exchange.reply_to.message(ending)
+            )
 
     def _close(self, exchange: Exchange) -> None:
         del self._open[exchange.key]
@@ -243,7 +245,7 @@ class Exchanges:
         if not is_first:
             log.error("%s had an ending in the journal already", exchange.engine_id)
 
-    def _keep(self, exchange: Exchange) -> None:
+    def _retain(self, exchange: Exchange) -> None:
         """Keep a request available for `transcript`, with the last ones that ended."""
         self._kept[exchange.engine_id] = exchange
         for engine_id in tuple(self._kept):

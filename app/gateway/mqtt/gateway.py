@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 # Most messages that are processed at once and journalled in one transaction.
 BATCH = 64
 VIEW_SECONDS = 0.25
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # Time for the cards of other nodes to arrive after a connect.
 SETTLE_SECONDS = 0.25
 # Timeout for storing and publishing endings once nothing runs.
@@ -110,7 +110,7 @@ class MqttGateway(ThreadedGateway):
             clock=time.monotonic,
         )
         self._intake = self._make_intake(system)
-        self._view = self._look()
+        self._view = self._current_view()
 
     def _make_link(self) -> Link:
         settings, topics = self._settings, self._topics
@@ -171,14 +171,14 @@ class MqttGateway(ThreadedGateway):
         """Abort all replies, which have no reader any more."""
         for exchange in self._exchanges:
             self._client.abort(exchange.engine_id)
-        self._view = self._look()
+        self._view = self._current_view()
 
     async def _serve(self) -> None:
         self._delivery.adopt(self._topics.pool)
         async with asyncio.TaskGroup() as tasks:
             serving = [
                 tasks.create_task(self._thread.guard(task()))
-                for task in (self._keep_linked, self._tick, self._retention.keep)
+                for task in (self._run_link, self._tick, self._retention.run)
             ]
             until = [tasks.create_task(e.wait()) for e in (self._closing, self._thread.failed)]
             await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
@@ -189,7 +189,7 @@ class MqttGateway(ThreadedGateway):
                 task.cancel()
         self._delivery.close()
 
-    async def _keep_linked(self) -> None:
+    async def _run_link(self) -> None:
         """Stay connected; after another server has taken our place, wait for `reconnect`."""
         while True:
             self._resumed.clear()
@@ -236,18 +236,18 @@ class MqttGateway(ThreadedGateway):
 
     async def _tick(self) -> None:
         """Refresh the view, and this node's data on the broker."""
-        look_at = 0.0
+        poll_at = 0.0
         while True:
-            if (now := time.monotonic()) >= look_at:
-                look_at = now + LOOK_SECONDS
+            if (now := time.monotonic()) >= poll_at:
+                poll_at = now + POLL_SECONDS
                 snapshot = self._client.snapshot()
-                self._node.look(snapshot, self._link)
-                self._knobs.look(snapshot, self._link)
-                self._look_after_the_dead()
-            self._view = self._look()
+                self._node.update(snapshot, self._link)
+                self._knobs.update(snapshot, self._link)
+                self._adopt_requests()
+            self._view = self._current_view()
             await asyncio.sleep(VIEW_SECONDS)
 
-    def _look_after_the_dead(self) -> None:
+    def _adopt_requests(self) -> None:
         """End the requests that a killed server of the same store has accepted, if this node serves
         the pool in its place: no other process may ever open the store again."""
         if self._node.elder or self._link.state.phase is not LinkPhase.ONLINE:
@@ -269,7 +269,7 @@ class MqttGateway(ThreadedGateway):
                 log.warning("%s: %s", self._address, state.detail)
             case LinkPhase.TAKEN_OVER:
                 log.error("%s: %s", self._address, state.detail)
-        self._view = self._look()
+        self._view = self._current_view()
 
     def _receive(self, message: Inbound) -> None:
         if message.topic == self._topics.knobs_set:
@@ -279,22 +279,22 @@ class MqttGateway(ThreadedGateway):
             had_elder = bool(self._node.elder)
             self._node.hear(message.topic, message.payload, self._link)
             if had_elder and not self._node.elder:
-                self._look_after_the_dead()
+                self._adopt_requests()
             message.ack()
             return
         if not self._inbox:
             # Retained requests come before the cards, and may be another node's to answer.
             is_kept = self._link.state.phase is not LinkPhase.ONLINE
-            self._loop.call_later(SETTLE_SECONDS if is_kept else 0.0, self._take_in)
+            self._loop.call_later(SETTLE_SECONDS if is_kept else 0.0, self._process_inbox)
         self._inbox.append(message)
 
-    def _take_in(self) -> None:
+    def _process_inbox(self) -> None:
         batch = [self._inbox.popleft() for _ in range(min(BATCH, len(self._inbox)))]
         if self._inbox:
-            self._loop.call_soon(self._take_in)
-        self._intake.take(batch)
+            self._loop.call_soon(self._process_inbox)
+        self._intake.process(batch)
 
-    def _look(self) -> MqttView:
+    def _current_view(self) -> MqttView:
         link, tally, exchanges, state = self._link, self._tally, self._exchanges, self._link.state
         return MqttView(
             time=time.monotonic(),

@@ -84,7 +84,7 @@ class Intake:
         self._clock = clock
         self._answers: set[asyncio.Task[None]] = set()
 
-    def take(self, messages: Sequence[Inbound]) -> None:
+    def process(self, messages: Sequence[Inbound]) -> None:
         """Process messages from clients, in order."""
         admitted: list[tuple[Inbound, Exchange]] = []
         for message in messages:
@@ -214,7 +214,7 @@ class Intake:
 
         Nothing else stores the answer, and messages in transit are lost with the connection.
         """
-        task = asyncio.get_running_loop().create_task(self._tell(message, answer))
+        task = asyncio.get_running_loop().create_task(self._deliver_answer(message, answer))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
@@ -223,7 +223,7 @@ class Intake:
         while self._answers:
             await asyncio.wait(self._answers)
 
-    async def _tell(self, message: Inbound, answer: Outgoing) -> None:
+    async def _deliver_answer(self, message: Inbound, answer: Outgoing) -> None:
         # A refused answer is not retried; one that met a full queue is.
         while await deliver_ending(self._link, answer) is Outcome.FULL:
             await asyncio.sleep(RETRY_SECONDS)
@@ -277,7 +277,7 @@ class Intake:
         else:
             history = self._session(caller, request, request.session_id)
         # A failed question is reused, not added again.
-        question = history.asked(caller.key) or _add(history, request)
+        question = history.asked(caller.key) or _add_messages(history, request)
         messages, context = history.prompt(question)
         if request.session_id is None:
             messages = self._one_shot(request)
@@ -337,7 +337,7 @@ class Intake:
         return history
 
 
-def _add(history: History, request: ChatRequest) -> Message:
+def _add_messages(history: History, request: ChatRequest) -> Message:
     """Add the new messages of a request: its last one, or all tool results."""
     last = request.messages[-1].message()
     if last.role == "user":

@@ -25,20 +25,20 @@ class KnobsTopic:
         self._control = Control(client, MQTT)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shown: tuple[object, object] | None = None
+        self._published: tuple[object, object] | None = None
 
-    def look(self, snapshot: Snapshot | None, link: Link) -> None:
+    def update(self, snapshot: Snapshot | None, link: Link) -> None:
         """Publish the state of the knobs, if it has changed."""
         if snapshot is None:
             return
         state = (snapshot.knobs, snapshot.knob_history)
-        if state != self._shown and link.send(self._message(snapshot)):
-            self._shown = state
+        if state != self._published and link.send(self._message(snapshot)):
+            self._published = state
 
     def forget(self) -> None:
-        """Publish the knobs again at the next `look`: a newly connected broker may not have
+        """Publish the knobs again at the next `update`: a newly connected broker may not have
         them."""
-        self._shown = None
+        self._published = None
 
     def obey(self, message: Inbound, link: Link) -> None:
         """Execute a message after those before it, and publish the outcome."""

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """Publishes the card when it changes, and the figures at each `look`.
+    """Publishes the card when it changes, and the figures at each `update`.
 
     One node serves a pool: the one that has been connected longest. The others stand by. Every node
     gets each request, so if two answered, a request would have two endings.
@@ -40,7 +40,7 @@ class Node:
 
     Attributes:
         boot_id: identifies this start of the program.
-        queue_limit: the engine's knob of this name, as of the last `look`.
+        queue_limit: the engine's knob of this name, as of the last `update`.
         closing: whether the server is shutting down.
         elder: the node that serves the pool while this one stands by; empty if this one serves.
         first_attempt: the number of a request's first attempt on this node. It is 1, unless another
@@ -126,7 +126,7 @@ class Node:
         if self._elect():
             self.announce(link)
 
-    def look(self, snapshot: Snapshot | None, link: Link) -> None:
+    def update(self, snapshot: Snapshot | None, link: Link) -> None:
         """Process the engine's state, and publish the metrics and, if it has changed, the card."""
         if snapshot is not None:
             knobs = {state.name: state.effective for state in snapshot.knobs}

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 DAY = 24 * 3600.0
 # For how long a request that is sent again gets its stored ending.
 JOURNAL_SECONDS = DAY
-LOOK_SECONDS = 3600.0
+SWEEP_SECONDS = 3600.0
 # The most conversations and requests that are removed in one transaction, and the most pages of 4
 # KiB that are returned. Two conversations of ten turns took 3.5 ms and 256 pages 2.7 ms, on a busy
 # machine.
@@ -44,11 +44,11 @@ class Retention:
         self._days = days
         self._clock = clock
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Sweep every hour, until cancelled."""
         while True:
             await self.sweep()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Remove everything that has expired."""

@@ -230,7 +230,7 @@ class FakeGateway:
             raise self.raises
         return self.has_ended
 
-    def begin_stop(self, drain_seconds: float | None = None) -> None:
+    def request_stop(self, drain_seconds: float | None = None) -> None:
         """What ends is told by `stop`."""
 
     def stop(self, drain_seconds: float | None = None) -> None:

@@ -123,7 +123,9 @@ def _fault(detail: ErrorDetails) -> Fault:
     if detail["type"] == "json_invalid":
         return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
     if not place:
-        return Fault(400, f"the request is {_show(value)}; it must be an object with messages")
+        return Fault(
+            400, f"the request is {_format_value(value)}; it must be an object with messages"
+        )
     # For a field of several types, pydantic appends the type that it tried; that is dropped.
     place = place[: _DEPTHS.get(str(place[0]), 1)]
     path = ".".join(_name(str(part)) for part in place)
@@ -146,7 +148,7 @@ def _fault(detail: ErrorDetails) -> Fault:
     if place[-1] == "content" and (kind := _kind_of_part(value)) is not None:
         text = f"{path} has a part of type {kind!r}; models are served for text only"
         return Fault(400, f"{text}, so it must be {allowed}", path)
-    return Fault(400, f"{path} is {_show(value)}; it must be {allowed}", path)
+    return Fault(400, f"{path} is {_format_value(value)}; it must be {allowed}", path)
 
 
 def _kind_of_part(content: object) -> str | None:
@@ -166,14 +168,14 @@ def _sampling_fault(name: str, value: object) -> Fault:
         SamplingParams().override({name: value})
     except InvalidRequestError as error:
         return Fault.of(error.info())
-    return Fault(400, f"{name} is {_show(value)}; it must be a finite number", name)
+    return Fault(400, f"{name} is {_format_value(value)}; it must be a finite number", name)
 
 
 def _name(part: str) -> str:
     return part if part.isprintable() and len(part) <= _MAX_NAME else reprlib.repr(part)
 
 
-def _show(value: object) -> str:
+def _format_value(value: object) -> str:
     """A short form of a value; null, true and false are written as in JSON."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

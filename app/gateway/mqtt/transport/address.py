@@ -65,7 +65,7 @@ class BrokerAddress:
             AddressError: the scheme is not one of ours, a part is missing or wrong, or files for
                 TLS are stated for a scheme without TLS.
         """
-        shown = _shown(url)
+        shown = _describe(url)
         scheme, separator, rest = url.partition("://")
         scheme = scheme.lower()
         if not separator or scheme not in PORTS:
@@ -181,7 +181,7 @@ def redact(text: str) -> str:
     return f"{scheme}{separator}{user}{colon and ':***'}{at}{location}"
 
 
-def _shown(url: str) -> str:
+def _describe(url: str) -> str:
     return f"the broker's address {redact(url)!r}"
 
 

@@ -348,7 +348,7 @@ class Connection:
         properties: Properties | None = None,
     ) -> None:
         acknowledge_now(self._dialed)
-        outcome = Outcome.REFUSED if reason_code.is_failure else Outcome.TAKEN
+        outcome = Outcome.REFUSED if reason_code.is_failure else Outcome.ACKNOWLEDGED
         message = self.outbox.confirm(mid, outcome)
         if message is not None and outcome is Outcome.REFUSED:
             self._denied(message.topic, str(reason_code).lower())

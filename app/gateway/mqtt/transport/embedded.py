@@ -122,7 +122,7 @@ class EmbeddedBroker:
 
         self._loop = asyncio.get_running_loop()
         # When a client disconnects at a bad moment, amqtt leaves the report to the loop.
-        self._loop.set_exception_handler(_note)
+        self._loop.set_exception_handler(_log_error)
         self._stop = asyncio.Event()
         # amqtt warns of each client that tries MQTT 5 first, as most do.
         logging.getLogger("amqtt").setLevel(logging.ERROR)
@@ -130,8 +130,8 @@ class EmbeddedBroker:
         broker = Broker(self._config())
         _spare_others(broker)
         _close_at_the_end(broker)
-        _keep_sessions(broker)
-        _keep_quality(broker)
+        _persist_sessions(broker)
+        _preserve_qos(broker)
         await broker.start()
         for name in self._ports:
             self._ports[name] = _port_of(broker, name)
@@ -216,22 +216,22 @@ def _close_at_the_end(broker: Broker) -> None:
     broker.stream_connected = serve_and_close
 
 
-def _keep_sessions(broker: Broker) -> None:
+def _persist_sessions(broker: Broker) -> None:
     """Deliver the messages for an absent client when it is back. amqtt forgets the sessions of
     clients without a name, which ours all are, and marks kept messages as retained.
     """
-    authenticate, keep = broker._authenticate, broker._retain_broadcast_message
+    authenticate, retain = broker._authenticate, broker._retain_broadcast_message
 
     async def authenticate_by_name(session: Session, listener: Any) -> bool:
         is_known: bool = await authenticate(session, listener)
         session.is_anonymous = False
         return is_known
 
-    async def keep_some(broadcast: Any, qos: int, session: Session) -> None:
+    async def retain_some(broadcast: Any, qos: int, session: Session) -> None:
         if session.retained_messages.qsize() < MOST_QUEUED:
-            await keep(broadcast, qos, session)
+            await retain(broadcast, qos, session)
 
-    async def publish_kept(session: Session) -> None:
+    async def publish_retained(session: Session) -> None:
         handler = broker._get_handler(session)
         kept = []
         while handler is not None and not session.retained_messages.empty():
@@ -240,8 +240,8 @@ def _keep_sessions(broker: Broker) -> None:
         await asyncio.gather(*kept)
 
     broker._authenticate = authenticate_by_name
-    broker._retain_broadcast_message = keep_some
-    broker._publish_session_retained_messages = publish_kept
+    broker._retain_broadcast_message = retain_some
+    broker._publish_session_retained_messages = publish_retained
 
 
 class _Published(dict[str, Any]):
@@ -254,7 +254,7 @@ class _Published(dict[str, Any]):
         return default if found is None else min(found, default)
 
 
-def _keep_quality(broker: Broker) -> None:
+def _preserve_qos(broker: Broker) -> None:
     """Deliver messages with the quality of service of their publication, or of the subscription if
     that is lower. amqtt takes the subscription's, so that deltas of 0 were acknowledged one by one,
     and kept for clients that were away.
@@ -308,5 +308,5 @@ def _port_of(broker: Broker, listener: str) -> int:
     return port
 
 
-def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     log.debug("embedded broker: %s", context.get("exception") or context["message"])

@@ -157,7 +157,7 @@ class Link:
         """Stay connected until closed or taken over. After a takeover it may be called again."""
         if self._task is not None or self._is_closed:
             raise RuntimeError("this link runs already, or was closed")
-        self._task = asyncio.create_task(self._keep_connected())
+        self._task = asyncio.create_task(self._run_connections())
         try:
             await self._task
         except asyncio.CancelledError:
@@ -212,11 +212,11 @@ class Link:
         self.published += 1
         return True
 
-    async def _keep_connected(self) -> None:
+    async def _run_connections(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         brief = 0
         detail = ""
-        self._twins.begin()
+        self._twins.reset()
         while True:
             self._change(LinkPhase.CONNECTING, detail)
             began = time.monotonic()

@@ -20,7 +20,7 @@ CONFIRM_SECONDS = 60.0
 class Outcome(Enum):
     """The outcome of a publish."""
 
-    TAKEN = "taken"
+    ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
     """The broker refused it with a reason code; only MQTT 5 has those."""
     TOO_LARGE = "too large"

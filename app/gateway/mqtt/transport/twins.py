@@ -34,9 +34,9 @@ class TwinWatch:
         self.topic = will.topic if will is not None and will.retain else None
         self._own = deque([will.payload] if will is not None else [], maxlen=_OWN_KEPT)
         self._seen = asyncio.Event()
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Reset, at a start or at a requested reconnect. Then we do not yield at the first
         connection."""
         self._is_first = True

@@ -233,7 +233,7 @@ def test_its_end_is_told_to_those_who_run() -> None:
             line.sendall(head(len(told)) + told)
             serving.until(lambda: serving.engine.submissions)
             serving.engine.advance()
-            serving.gateway.begin_stop(0.0)
+            serving.gateway.request_stop(0.0)
             found = b""
             while b"the server is shutting down" not in found:
                 piece = line.recv(65536)
@@ -249,7 +249,7 @@ def test_what_runs_may_end_while_it_drains() -> None:
         with connected(serving) as line:
             line.sendall(head(len(told)) + told)
             serving.until(lambda: serving.engine.submissions)
-            serving.gateway.begin_stop(TIMEOUT)
+            serving.gateway.request_stop(TIMEOUT)
             with serving.running():
                 assert b"You said: hello" in everything(line)
         serving.gateway.stop()

@@ -79,11 +79,11 @@ def over(way: Any) -> Delivery:
 
 async def test_what_the_broker_has_is_marked_told(way: Way) -> None:
     delivery = over(way)
-    delivery.add("a", 1, ENDING)
-    delivery.add("a", 2, ENDING)
+    delivery.publish("a", 1, ENDING)
+    delivery.publish("a", 2, ENDING)
     await settle()
     assert len(delivery) == 2
-    await way.answer(Outcome.TAKEN)
+    await way.answer(Outcome.ACKNOWLEDGED)
     await asyncio.wait_for(delivery.drained(), 1.0)
     assert len(delivery) == 0
     delivery.close()
@@ -93,7 +93,7 @@ async def test_what_the_broker_has_is_marked_told(way: Way) -> None:
 async def test_offline_it_waits_for_the_link(way: Way) -> None:
     way.state.phase = LinkPhase.OFFLINE
     delivery = over(way)
-    delivery.add("a", 1, ENDING)
+    delivery.publish("a", 1, ENDING)
     await settle()
     assert not way.open
     way.state.phase = LinkPhase.ONLINE
@@ -116,23 +116,23 @@ async def again(way: Way) -> None:
 async def test_what_was_not_taken_is_tried_again(way: Way, outcome: Outcome) -> None:
     """What is lost too: the link may be back before the loss is heard of."""
     delivery = over(way)
-    delivery.add("a", 1, ENDING)
+    delivery.publish("a", 1, ENDING)
     await settle()
     await way.answer(outcome)
     assert len(delivery) == 1
     await again(way)
-    await way.answer(Outcome.TAKEN)
+    await way.answer(Outcome.ACKNOWLEDGED)
     assert len(delivery) == 0
 
 
 async def test_the_link_is_back_before_a_loss_is_heard_of(way: Way) -> None:
     delivery = over(way)
-    delivery.add("a", 1, ENDING)
+    delivery.publish("a", 1, ENDING)
     await settle()
     way.open.pop().set_result(Outcome.LOST)
     delivery.resume()
     await again(way)
-    await way.answer(Outcome.TAKEN)
+    await way.answer(Outcome.ACKNOWLEDGED)
     assert len(delivery) == 0
 
 
@@ -140,7 +140,7 @@ async def test_what_is_refused_for_ever_is_given_up(
     way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     delivery = over(way)
-    delivery.add("a", 1, ENDING)
+    delivery.publish("a", 1, ENDING)
     await settle()
     for tries in range(1, module.MAX_REFUSALS + 1):
         await again(way)
@@ -171,7 +171,7 @@ async def test_what_is_too_large_is_told_to_be(way: Way) -> None:
         timings=ReplyTimings(queue_ms=None, ttft_ms=None, tpot_ms=None, e2e_ms=None),
     )
     delivery = over(way)
-    delivery.add("a", 2, Outgoing("topic", final.encode(), correlation=b"c"))
+    delivery.publish("a", 2, Outgoing("topic", final.encode(), correlation=b"c"))
     await settle()
     await way.answer(Outcome.TOO_LARGE)
     told = way.given[-1]
@@ -181,7 +181,7 @@ async def test_what_is_too_large_is_told_to_be(way: Way) -> None:
     assert (told.correlation, reply.attempt, reply.last_seq) == (b"c", 2, 7)
     assert (reply.error.code, reply.error.retryable) == (413, False)
     assert "the broker forwards at most 400" in reply.error.message
-    await way.answer(Outcome.TAKEN)
+    await way.answer(Outcome.ACKNOWLEDGED)
     assert len(delivery) == 0
 
 
@@ -190,9 +190,9 @@ async def test_a_store_that_fails_has_it_told_again_after_a_restart(
 ) -> None:
     way.is_broken = True
     delivery = over(way)
-    delivery.add("a", 1, ENDING)
+    delivery.publish("a", 1, ENDING)
     await settle()
-    await way.answer(Outcome.TAKEN)
+    await way.answer(Outcome.ACKNOWLEDGED)
     delivery.close()
     assert "1 endings will be delivered again after a restart: no room" in caplog.text
 
@@ -216,4 +216,4 @@ async def test_an_ending_that_is_damaged_keeps_no_other_from_being_told(tmp_path
         Delivery(store, way).adopt("pool")  # type: ignore[arg-type]
         await settle()
         assert [message.topic for message in way.given] == [f"{topic}3"]
-        await way.answer(Outcome.TAKEN)
+        await way.answer(Outcome.ACKNOWLEDGED)

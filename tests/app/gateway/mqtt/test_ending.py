@@ -91,7 +91,7 @@ def test_what_made_it_fail_is_named_and_nothing_is_left_to_watch(
     def fail(*_: object) -> None:
         raise ValueError("no such figure")
 
-    monkeypatch.setattr(served.gateway._node, "look", fail)
+    monkeypatch.setattr(served.gateway._node, "update", fail)
     served.until(lambda: served.gateway.wait_ended(0.0))
     assert served.gateway.failure == "ValueError: no such figure"
     assert served.gateway.transcript("default/alice/phone/1") is None

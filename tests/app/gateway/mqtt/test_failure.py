@@ -40,7 +40,7 @@ def test_a_task_that_fails_ends_it(
     alice.ask("1", "tell me all of it")
     served.accepted(1)
     served.engine.advance(2)
-    monkeypatch.setattr(served.gateway._node, "look", raising(error))
+    monkeypatch.setattr(served.gateway._node, "update", raising(error))
     check_it_ended(served, error)
 
 
@@ -51,6 +51,6 @@ def test_a_callback_that_fails_ends_it(
     """What the engine gave is lost with it; the requests would never end."""
     alice.ask("1", "tell me all of it")
     served.accepted(1)
-    monkeypatch.setattr(served.gateway._exchanges, "_tell", raising(error))
+    monkeypatch.setattr(served.gateway._exchanges, "_send_delta", raising(error))
     served.engine.advance(2)
     check_it_ended(served, error)

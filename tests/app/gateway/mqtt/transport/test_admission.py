@@ -20,7 +20,7 @@ async def test_a_denied_publish_is_not_delivered_and_told_once(
     async with online(_example(example, "alice"), "phone", subscriptions=(), birth=tuple) as alice:
         assert (
             await alice.link.deliver(Outgoing("llm/v1/default/req/alice/phone/1", b"mine"))
-            is Outcome.TAKEN
+            is Outcome.ACKNOWLEDGED
         )
         for number in range(3):
             topic = f"llm/v1/default/req/bob/phone/{number}"
@@ -37,7 +37,10 @@ async def test_a_packet_larger_than_the_broker_takes_is_not_sent(
     async with online(_example(example, "alice"), "phone", subscriptions=(), birth=tuple) as alice:
         topic = "llm/v1/default/req/alice/phone/1"
         assert await alice.link.deliver(Outgoing(topic, bytes(1 << 20))) is Outcome.TOO_LARGE
-        assert await alice.link.deliver(Outgoing(topic, bytes((1 << 20) - 100))) is Outcome.TAKEN
+        assert (
+            await alice.link.deliver(Outgoing(topic, bytes((1 << 20) - 100)))
+            is Outcome.ACKNOWLEDGED
+        )
         assert alice.link.reconnects == 0
 
 
@@ -67,7 +70,7 @@ async def test_a_client_certificate_names_the_user(example: ExampleMosquitto) ->
         assert alice.link.state.protocol == "5"
         assert (
             await alice.link.deliver(Outgoing("llm/v1/default/req/alice/phone/1", b""))
-            is Outcome.TAKEN
+            is Outcome.ACKNOWLEDGED
         )
         assert (
             await alice.link.deliver(Outgoing("llm/v1/default/req/bob/phone/1", b""))

@@ -25,7 +25,7 @@ async def test_a_cancelled_delivery_harms_nothing(broker: Mosquitto, proxy: TcpP
         await asyncio.sleep(0)
         waiting.cancel()
         proxy.resume()
-        assert await one.link.deliver(Outgoing("me/x", b"2")) is Outcome.TAKEN
+        assert await one.link.deliver(Outgoing("me/x", b"2")) is Outcome.ACKNOWLEDGED
 
 
 async def test_deliveries_end_with_the_connection(broker: Mosquitto, proxy: TcpProxy) -> None:
@@ -43,7 +43,7 @@ async def test_deliveries_end_with_the_connection(broker: Mosquitto, proxy: TcpP
         await one.online()
         # Nothing of the dead connection is sent on the new one.
         before = proxy.passed[To.BROKER, Packet.PUBLISH]
-        assert await one.link.deliver(Outgoing("me/x", b"last")) is Outcome.TAKEN
+        assert await one.link.deliver(Outgoing("me/x", b"last")) is Outcome.ACKNOWLEDGED
         assert proxy.passed[To.BROKER, Packet.PUBLISH] - before <= 2
 
 
@@ -53,11 +53,11 @@ async def test_a_broker_that_owes_a_confirmation_is_left(
     monkeypatch.setattr("app.gateway.mqtt.transport.outbox.CONFIRM_SECONDS", 0.2)
     async with online(proxy.url) as one:
         await until(lambda: one.payloads == [b"1"])
-        assert await one.link.deliver(Outgoing("me/x", b"confirmed")) is Outcome.TAKEN
+        assert await one.link.deliver(Outgoing("me/x", b"confirmed")) is Outcome.ACKNOWLEDGED
         proxy.drop(To.CLIENT, Packet.PUBACK, times=1)
         lost = asyncio.ensure_future(one.link.deliver(Outgoing("me/x", b"lost")))
         await until(lambda: proxy.dropped[To.CLIENT, Packet.PUBACK] == 1)
-        assert await one.link.deliver(Outgoing("me/x", b"next")) is Outcome.TAKEN
+        assert await one.link.deliver(Outgoing("me/x", b"next")) is Outcome.ACKNOWLEDGED
         assert await lost is Outcome.LOST
         await one.offline("the broker does not confirm what it gets")
         await one.online()
@@ -66,7 +66,7 @@ async def test_a_broker_that_owes_a_confirmation_is_left(
 async def test_a_burst_of_deliveries_is_confirmed_whole(broker: Mosquitto) -> None:
     async with online(broker.url, "burst") as one:
         sent = [one.link.deliver(Outgoing("burst/x", b"%d" % n)) for n in range(1000)]
-        assert set(await asyncio.gather(*sent)) == {Outcome.TAKEN}
+        assert set(await asyncio.gather(*sent)) == {Outcome.ACKNOWLEDGED}
         await until(lambda: len(one.got) == 1001)
         assert one.payloads[1:] == [b"%d" % n for n in range(1000)]
         assert not one.link.congested(1)

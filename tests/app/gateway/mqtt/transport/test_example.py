@@ -55,7 +55,7 @@ async def test_who_may_publish_what(
     options = {"subscriptions": (), "birth": tuple}
     async with online(_address(example, user), "phone", **options) as one:
         for topic in may:
-            assert await one.link.deliver(Outgoing(topic, b"")) is Outcome.TAKEN, topic
+            assert await one.link.deliver(Outgoing(topic, b"")) is Outcome.ACKNOWLEDGED, topic
         for topic in may_not:
             assert await one.link.deliver(Outgoing(topic, b"")) is Outcome.REFUSED, topic
 
@@ -70,9 +70,9 @@ async def test_who_gets_what(example: ExampleMosquitto) -> None:
     ):
         said = (ALICE.reply_topic, BOB.reply_topic, TOPICS.status, TOPICS.metrics)
         for topic in said:
-            assert await server.link.deliver(Outgoing(topic, b"")) is Outcome.TAKEN
-        assert await alice.link.deliver(Outgoing(ALICE.request_topic, b"")) is Outcome.TAKEN
-        assert await operator.link.deliver(Outgoing(TOPICS.knobs_set, b"")) is Outcome.TAKEN
+            assert await server.link.deliver(Outgoing(topic, b"")) is Outcome.ACKNOWLEDGED
+        assert await alice.link.deliver(Outgoing(ALICE.request_topic, b"")) is Outcome.ACKNOWLEDGED
+        assert await operator.link.deliver(Outgoing(TOPICS.knobs_set, b"")) is Outcome.ACKNOWLEDGED
         expected = {
             server: [TOPICS.status, ALICE.request_topic, TOPICS.knobs_set],
             operator: [TOPICS.status, TOPICS.metrics, TOPICS.knobs_set],
@@ -92,7 +92,7 @@ async def test_a_burst_is_queued_for_a_server_that_is_away(example: ExampleMosqu
     async with online(_address(example, "alice"), "phone", **nothing) as alice:
         topics = [f"llm/v1/default/req/alice/phone/{number}" for number in range(2000)]
         sent = [alice.link.deliver(Outgoing(topic, b"")) for topic in topics]
-        assert set(await asyncio.gather(*sent)) == {Outcome.TAKEN}
+        assert set(await asyncio.gather(*sent)) == {Outcome.ACKNOWLEDGED}
     async with online(_address(example, "batchdeck"), "server-away", **options) as server:
         await until(lambda: len(server.got) == len(topics))
         assert [message.topic for message in server.got] == topics

@@ -44,7 +44,7 @@ def test_flows_take_turns() -> None:
     assert len(socket.written) == WINDOW
     assert (len(outbox), outbox.size("greedy"), outbox.size("modest")) == (2003, 2000, 3)
     for identifier in range(1, 7):
-        outbox.confirm(identifier, Outcome.TAKEN)
+        outbox.confirm(identifier, Outcome.ACKNOWLEDGED)
         outbox.pump()
     flows = ["greedy", "modest"] * 3
     assert [written.flow for written in socket.written[WINDOW:]] == flows
@@ -60,13 +60,13 @@ async def test_each_is_told_what_became_of_it() -> None:
     sent = [message("one", b"%d" % n) for n in range(4)]
     for one, future in zip(sent, futures, strict=True):
         outbox.add(one, future)
-    assert outbox.confirm(1, Outcome.TAKEN) == sent[0]
-    assert outbox.confirm(1, Outcome.TAKEN) is None
+    assert outbox.confirm(1, Outcome.ACKNOWLEDGED) == sent[0]
+    assert outbox.confirm(1, Outcome.ACKNOWLEDGED) is None
     assert outbox.confirm(2, Outcome.REFUSED) == sent[1]
     socket.has_room = False
     outbox.pump()
     assert [future.result() for future in futures] == [
-        Outcome.TAKEN,
+        Outcome.ACKNOWLEDGED,
         Outcome.REFUSED,
         Outcome.FULL,
         Outcome.FULL,
@@ -100,8 +100,8 @@ def test_a_confirmation_is_owed_once_it_was_passed_over_or_none_comes(
     assert not outbox.is_owed()
     clock.advance(0.1)
     assert outbox.is_owed()
-    outbox.confirm(1, Outcome.TAKEN)
+    outbox.confirm(1, Outcome.ACKNOWLEDGED)
     assert not outbox.is_owed()  # they come, if slowly
     outbox.add(message("a"), None)
-    outbox.confirm(3, Outcome.TAKEN)
+    outbox.confirm(3, Outcome.ACKNOWLEDGED)
     assert outbox.is_owed()

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.usefixtures("hurried")
 async def test_what_is_delivered_comes(broker: Mosquitto, protocol: str) -> None:
     async with online(broker.url, f"there-{protocol}", protocol=protocol) as one:
         topic = f"there-{protocol}/x"
-        assert await one.link.deliver(Outgoing(topic, b"1", correlation=b"\x00c")) is Outcome.TAKEN
+        assert (
+            await one.link.deliver(Outgoing(topic, b"1", correlation=b"\x00c"))
+            is Outcome.ACKNOWLEDGED
+        )
         assert one.link.send(Outgoing(topic, b"0", qos=0))
         await until(lambda: len(one.got) == 3)
         birth, first, second = one.got
@@ -49,7 +52,7 @@ async def test_auto_speaks_5_with_mosquitto_and_3_1_1_with_amqtt(
     for url, protocol in ((broker.url, "5"), (amqtt.url, "3.1.1"), (amqtt.websocket_url, "3.1.1")):
         async with online(url, "auto", will=will) as one:
             assert one.link.state.protocol == protocol
-            assert await one.link.deliver(Outgoing("auto/x", b"hello")) is Outcome.TAKEN
+            assert await one.link.deliver(Outgoing("auto/x", b"hello")) is Outcome.ACKNOWLEDGED
             await until(lambda: b"hello" in one.payloads)
         assert LinkPhase.OFFLINE not in [state.phase for state in one.states]
 
@@ -70,7 +73,7 @@ async def test_a_websocket_takes_more_than_its_socket_does_at_once() -> None:
         async with online(f"ws://127.0.0.1:{port}", "ws") as one, online(broker.url) as other:
             payloads = [bytes([n]) * 300_000 for n in range(20)]
             sent = [one.link.deliver(Outgoing("me/x", payload)) for payload in payloads]
-            assert set(await asyncio.gather(*sent)) == {Outcome.TAKEN}
+            assert set(await asyncio.gather(*sent)) == {Outcome.ACKNOWLEDGED}
             await until(lambda: len(other.got) == 21)
             assert other.payloads[1:] == payloads
 
@@ -89,4 +92,4 @@ async def test_retained_and_response_topic_are_told(broker: Mosquitto) -> None:
     async with online(broker.url, "kept", protocol="3.1.1") as one:
         await until(lambda: b"keep" in one.payloads)
         assert next(m for m in one.got if m.payload == b"keep").retained
-        assert await one.link.deliver(Outgoing("kept/x", b"", retain=True)) is Outcome.TAKEN
+        assert await one.link.deliver(Outgoing("kept/x", b"", retain=True)) is Outcome.ACKNOWLEDGED

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("hurried")
 async def test_what_was_not_acknowledged_comes_again(broker: Mosquitto, proxy: TcpProxy) -> None:
     async with online(proxy.url, "again") as one, online(broker.url, "asker") as asker:
         one.acks = False
-        assert await asker.link.deliver(Outgoing("again/x", b"hold")) is Outcome.TAKEN
+        assert await asker.link.deliver(Outgoing("again/x", b"hold")) is Outcome.ACKNOWLEDGED
         await until(lambda: b"hold" in one.payloads)
         proxy.reset()
         await until(lambda: one.payloads.count(b"hold") == 2)
@@ -40,7 +40,7 @@ async def test_what_came_while_we_were_away_is_kept_for_us(
         proxy.drop(To.BROKER, Packet.CONNECT)
         proxy.reset()
         await one.offline("the connection to the broker broke")
-        assert await asker.link.deliver(Outgoing("away/x", b"later")) is Outcome.TAKEN
+        assert await asker.link.deliver(Outgoing("away/x", b"later")) is Outcome.ACKNOWLEDGED
         proxy.pass_on()
         proxy.reset()
         await until(lambda: b"later" in one.payloads)
@@ -87,7 +87,7 @@ async def test_the_will_goes_out_when_we_are_gone_without_a_word(
         number = len(watch.got)
         async with online(broker.url, "other", will=Outgoing("watch/will", b"gone")):
             pass
-        assert await watch.link.deliver(Outgoing("watch/x", b"after")) is Outcome.TAKEN
+        assert await watch.link.deliver(Outgoing("watch/x", b"after")) is Outcome.ACKNOWLEDGED
         await until(lambda: b"after" in watch.payloads)
         assert len(watch.got) == number + 1
 
