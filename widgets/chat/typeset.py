@@ -9,25 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from io import StringIO
+from functools import lru_cache
 from itertools import zip_longest
 
-from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content, Span
 from textual.highlight import HighlightTheme, TokenType, highlight
 from textual.style import Style
 
 from widgets.glyphs import Glyphs
+from widgets.markdown import (
+    CODE_KINDS,
+    MAX_NESTING,
+    TAB_SIZE,
+    language_of,
+    lines_of,
+    markdown_parser,
+)
 
 EMPTY = Content()
 MIN_WIDTH = 8
 MIN_COLUMN = 3
-# Nested quotes, and twice the nested lists. The parser drops deeper ones, by default from 20 on,
-# and takes 3 frames of the interpreter's stack for each.
-MAX_NESTING = 100
-TAB_SIZE = 4
 
 
 class _Styles(HighlightTheme):
@@ -36,28 +38,7 @@ class _Styles(HighlightTheme):
     not exist."""
 
     STYLES: dict[TokenType, str] = {  # noqa: RUF012  # as Textual has it
-        ("Comment",): ".comment",
-        ("Error",): ".wrong",
-        ("Generic", "Deleted"): ".wrong",
-        ("Generic", "Error"): ".wrong",
-        ("Generic", "Emph"): ".em",
-        ("Generic", "Heading"): ".h2",
-        ("Generic", "Inserted"): ".string",
-        ("Generic", "Strong"): ".strong",
-        ("Generic", "Subheading"): ".h3",
-        ("Keyword",): ".keyword",
-        ("Literal", "Number"): ".number",
-        ("Literal", "String"): ".string",
-        ("Name", "Attribute"): ".number",
-        ("Name", "Builtin"): ".builtin",
-        ("Name", "Class"): ".name",
-        ("Name", "Constant"): ".number",
-        ("Name", "Decorator"): ".name",
-        ("Name", "Exception"): ".builtin",
-        ("Name", "Function"): ".name",
-        ("Name", "Tag"): ".keyword",
-        ("Name", "Variable"): ".builtin",
-        ("Operator", "Word"): ".keyword",
+        token: f".{kind}" for token, kind in CODE_KINDS.items()
     }
 
 
@@ -69,13 +50,6 @@ CODE_STYLES = frozenset(_Styles.STYLES.values())
 def highlighted(code: str, language: str) -> Content:
     """`code` in the styles of `language`, or plain if that is unknown."""
     return highlight(code, language=language, theme=_Styles, tab_size=TAB_SIZE)
-
-
-@cache
-def markdown_parser() -> MarkdownIt:
-    """A parser of GitHub's dialect. HTML stays text, so that nothing that a model writes is
-    hidden."""
-    return MarkdownIt("gfm-like", {"html": False, "maxNesting": MAX_NESTING})
 
 
 def code_blocks(markdown: str) -> list[str]:
@@ -148,7 +122,7 @@ class Typesetter:
                 rows = self._flow(node.children, width - len(lead), spaced=True)
                 return [row.behind(lead) for row in rows]
             case "fence" | "code_block":
-                language = node.info.split()[0] if node.info.strip() else ""
+                language = language_of(node.info)
                 code = node.content.removesuffix("\n")
                 return self.code(code, language, width, is_open=_is_open(node))
             case "hr":
@@ -312,7 +286,7 @@ class Document:
                 self.rows.append(Row())
             self.rows += self._typesetter.set(block, self._width)
         if blocks and blocks[-1].map is not None:
-            lines = _lines(source)[: blocks[-1].map[0]]
+            lines = lines_of(source)[: blocks[-1].map[0]]
             self._tail_start += sum(map(len, lines))
         # Else it would live until the next full collection: that of a text of 93 KB takes 10 MB.
         for node in list(tree.walk()):
@@ -356,13 +330,7 @@ def _is_open(node: SyntaxTreeNode) -> bool:
     if node.type != "fence" or node.map is None:
         return False
     start, end = node.map
-    return end - start - len(_lines(node.content)) < 2
-
-
-def _lines(text: str) -> list[str]:
-    """Lines with their ends, as the parser counts them. `str.splitlines` breaks lines in more
-    places, such as U+2028."""
-    return StringIO(text, newline="").readlines()
+    return end - start - len(lines_of(node.content)) < 2
 
 
 def _align(cell: Content, width: int, style: str) -> Content:
