@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Rules for every test."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _lacking(item: pytest.Item) -> str:
-    """What the machine lacks that a test needs; empty if nothing."""
+    """The missing requirement of a test; empty if there is none."""
     for mark in item.iter_markers("needs"):
         if len(mark.args) != 1 or mark.args[0] not in NEEDS or mark.kwargs:
             text = f"{item.nodeid}: needs{mark.args} must name one of {', '.join(NEEDS)}"

@@ -1,4 +1,4 @@
-"""What stands above a benchmark's figures: the command that gives them again, and the machine."""
+"""The command and the machine above a benchmark's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside the errors of the simulator."""
+"""The lines beside the errors of the simulator."""
 
 from __future__ import annotations
 

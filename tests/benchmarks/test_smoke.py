@@ -1,4 +1,4 @@
-"""What `benchmarks.smoke` takes apart: the phases of a step, and the forward pass by kinds."""
+"""`benchmarks.smoke` measures the phases of a step, and the operations of a pass by kinds."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class BrowserPage:
         )
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is, or the promise that it is comes to."""
+        """The value of a JavaScript expression, or of its promise."""
         told = self._call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )

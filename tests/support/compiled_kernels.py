@@ -60,7 +60,7 @@ SASS = {
 
 
 class Launch:
-    """What a launcher asked for."""
+    """A launch that a launcher requested."""
 
     def __init__(self, kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.kernel = kernel
@@ -106,7 +106,7 @@ def launch_of(launcher: Callable[[], None], nth: int) -> Launch:
 
 
 def until_wait(lines: str, kinds: dict[str, str]) -> list[str]:
-    """What some code does, in order, up to its first wait or else to its end; nothing if it neither
+    """The operations of some code, up to its first wait or else to its end; none if it neither
     waits nor lets the next kernel start.
     """
     named = "|".join(f"(?P<k{at}>{names})" for at, names in enumerate(kinds.values()))

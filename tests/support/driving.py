@@ -13,16 +13,16 @@ TIMEOUT = 10.0
 
 
 class Driving:
-    """What serving over any gateway has in common.
+    """The common part of serving over any gateway.
 
     Attributes:
-        engine: whose time passes when told to.
+        engine: the engine, whose time passes on command.
     """
 
     engine: ScriptedEngine
 
     def told(self) -> object:
-        """What a wait that fails shows."""
+        """The state shown when a wait fails."""
         return ""
 
     def until(self, condition: Callable[[], object], timeout: float = TIMEOUT) -> None:

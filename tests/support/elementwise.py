@@ -1,4 +1,4 @@
-"""What an elementwise operation is, and cases of it, for the native and for the Triton kernel."""
+"""An elementwise operation by its definition, and cases for the native and Triton kernels."""
 
 from __future__ import annotations
 

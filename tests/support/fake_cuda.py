@@ -36,7 +36,7 @@ _WAITING = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "a
 
 
 class MixedDevicesError(RuntimeError):
-    """What was put together lies on the host and on the device."""
+    """An operation mixed tensors of the host and of the device."""
 
 
 class FakeCuda:

@@ -1,4 +1,4 @@
-"""What tests of Triton kernels share: framed matrices, and programs in another order.
+"""Framed matrices, and programs in another order, for tests of Triton kernels.
 
 On a GPU: `BATCHDECK_TEST_DEVICE=cuda pytest tests/engine/triton`.
 """

@@ -236,7 +236,7 @@ class CoreHarness:
         self.core.add_request(submission, prompt, params, arrival)  # type: ignore[arg-type]
 
     def stop(self, name: str, num_output_tokens: int) -> None:
-        """What the text side does when a stop string ended in this output token."""
+        """End the request as the text side does when a stop string ended in this output token."""
         self.core.stop(StopFound(name, num_output_tokens))
 
     def expected(self, name: str, count: int) -> list[int]:
@@ -354,7 +354,7 @@ class CoreHarness:
                 self._check_end(name, output.end)
 
     def _check_prompt(self, name: str, output: TokenOutput) -> None:
-        """What is told of a prompt follows what was told, and is its own."""
+        """Reported prompt logprobs continue the earlier ones, and are the prompt's own."""
         prompt, params = self._prompts[name]
         found, told = output.prompt, max(self.prompts.get(name, 0), 1)
         assert found is not None

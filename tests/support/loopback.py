@@ -16,7 +16,7 @@ IN_FLIGHT = 2
 
 @dataclass(eq=False, slots=True)
 class Published:
-    """What the client published, and whether the gateway has acknowledged it."""
+    """A message of the client, and whether the gateway has acknowledged it."""
 
     topic: str
     payload: bytes
@@ -25,7 +25,7 @@ class Published:
 
 @dataclass(eq=False, slots=True)
 class _Publish:
-    """What the gateway published with QoS 1, and who waits for the broker's acknowledgement."""
+    """A QoS 1 message of the gateway, and the waiter for the broker's acknowledgement."""
 
     message: Outgoing
     confirmed: asyncio.Future[Outcome] | None = None
@@ -54,7 +54,7 @@ class Broker:
 
     @property
     def owed(self) -> list[Published]:
-        """What the gateway has not acknowledged, in order."""
+        """The messages that the gateway has not acknowledged, in order."""
         self._kept = [message for message in self._kept if not message.acknowledged]
         return list(self._kept)
 

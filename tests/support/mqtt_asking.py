@@ -1,4 +1,4 @@
-"""What a client asks of a gateway that is served here, to its end."""
+"""A client's request to a gateway that is served here, to its end."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Peer:
         self.publish(self.topic("cancel", request_id))
 
     def replies(self, request_id: str) -> list[dict[str, Any]]:
-        """What came on the reply topic of a request so far."""
+        """The messages on the reply topic of a request so far."""
         topic = self.topic("rep", request_id)
         return [json.loads(payload) for at, payload, _ in tuple(self.messages) if at == topic]
 

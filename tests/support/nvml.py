@@ -12,7 +12,7 @@ import pytest
 
 
 class NVMLError(Exception):
-    """What NVML raises, whatever it is."""
+    """Any error of NVML."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class PackageIndex:
 
     @property
     def ranges(self) -> list[str | None]:
-        """What was asked of the files, in order; None is a whole one."""
+        """The requested ranges of the files, in order; None is a whole file."""
         return [part for path, part, _ in self.asked if path.startswith("/files/")]
 
     def make_page(self) -> tuple[str, bytes]:

@@ -15,7 +15,7 @@ Replies: TypeAlias = Mapping[str, str] | Callable[[Submission], str]
 
 
 def echo(submission: Submission) -> str:
-    """What was asked, or went before."""
+    """Repeat the question, or the earlier text."""
     if submission.prompt is None:
         return f"You said: {submission.messages[-1].content}"
     told = submission.prompt

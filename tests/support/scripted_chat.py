@@ -64,7 +64,7 @@ class ScriptedChat:
         self.parts.skip("".join(text for _, text in texts))
 
     def take(self, texts: list[tuple[int, str]], finish: Finish | None, now: float) -> Delta:
-        """What its owner is told of the next tokens, which are given with their texts."""
+        """Report the next tokens, which are given with their texts, to the owner."""
         for token_id, text in texts:
             self.certain.read_token(text, "", thinks=self.parts.thinks)
             self.parts.read_token(token_id, text)
@@ -91,7 +91,7 @@ class ScriptedChat:
         return Delta(text, len(texts), finish, thinking=thinking, num_certain=certain)
 
     def finish(self, end: End, last: int) -> Finish:
-        """What its owner is told of its end; `last` is the token that closes a message."""
+        """Report the end to the owner; `last` is the token that closes a message."""
         usage = replace(
             end.usage,
             prompt_tokens=max(0, end.usage.prompt_tokens - self.num_partial),

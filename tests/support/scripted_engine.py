@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Tokenized(NamedTuple):
-    """What was to be tokenized."""
+    """A recorded call of the tokenizer."""
 
     prompt: str | tuple[ChatMessage, ...]
     sampling: Mapping[str, object]

@@ -24,13 +24,13 @@ def next_token(context: Sequence[int], seed: int = 0) -> int:
 
 
 def scripted_logprobs(position: int, token: int, count: int) -> TokenLogprobs:
-    """What a row that asks gets with a token: the place tells of one that came twice or late."""
+    """The logprobs of a row with a token: the place shows one that came twice or late."""
     top = tuple(((token + i) % VOCAB, -float(i)) for i in range(count))
     return TokenLogprobs(-float(token), position, top)
 
 
 def scripted_prompt(tokens: Sequence[int], first: int, count: int) -> PromptLogprobs:
-    """What a row that asks gets of tokens of a prompt, of which `first` is the place."""
+    """The logprobs of a row for tokens of a prompt, of which `first` is the place."""
     found = [scripted_logprobs(first + i, token, count) for i, token in enumerate(tokens)]
     top = [pair for one in found for pair in one.top]
     return PromptLogprobs(
@@ -51,7 +51,7 @@ def reference(
     suppressed: Collection[int] = (),
     min_tokens: int = 0,
 ) -> list[int]:
-    """What the model gives for a prompt alone; `suppressed` ids not before `min_tokens` outputs."""
+    """The model's output for a prompt alone; `suppressed` ids not before `min_tokens` outputs."""
     tokens = list(prompt)
     for i in range(count):
         token = next_token(tokens, seed)

@@ -62,7 +62,7 @@ def grammar(stated: object, lead: Lead = NO_LEAD, size: int = SIZE) -> Grammar:
 
 
 def text_of(token_ids: Sequence[int]) -> str:
-    """What tokens say, those that end an output left out."""
+    """The text of tokens, those that end an output left out."""
     return b"".join(UTF8[token] for token in token_ids if token not in ENDS).decode()
 
 

@@ -48,7 +48,7 @@ class Timeline:
             self.engine.submit(name, tokens, outputs)
 
     def step(self) -> str:
-        """What the next step ran; empty if nothing."""
+        """The work of the next step; empty if there is none."""
         before = len(self.engine.runner.plans)
         self.engine.step()
         return " / ".join(_show(plan) for plan in self.engine.runner.plans[before:])

@@ -1,4 +1,4 @@
-"""What holds for every test of a widget."""
+"""Rules for every test of a widget."""
 
 from __future__ import annotations
 

@@ -137,5 +137,5 @@ async def _yield_to(app: App[Any]) -> None:
 
 
 def toasts(app: App[Any]) -> list[str]:
-    """What was said in passing, oldest first."""
+    """The notices on the screen, oldest first."""
     return [toast.message for toast in app._notifications]

@@ -33,7 +33,7 @@ CASES = NONE | WHOLE
 
 
 def asked(serving: HttpServing, path: str, **body: Any) -> list[dict[str, Any]]:
-    """What the engine was told of each reply."""
+    """The parameters of each reply, as the engine got them."""
     serving.engine.submissions.clear()
     hello = [{"role": "user", "content": "hello"}]
     first = {"/v1/completions": {"prompt": "hello"}, "/v1/responses": {"input": "hello"}}

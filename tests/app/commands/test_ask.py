@@ -233,7 +233,7 @@ def test_the_file_may_name_the_broker(
 
 
 class Page:
-    """What a writer wrote, and its notices in brackets."""
+    """The texts of a writer, and its notices in brackets."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -30,9 +30,7 @@ CARD = ModelCard("builtin", "Scripted", 1000, "float32", "cpu", "cpu (avx2)", 51
 
 @pytest.fixture(autouse=True)
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[ModelCard | EngineError]:
-    """What loading a model gives in turn, in place of loading one; at last a model whose
-    operations are all computed by kernels.
-    """
+    """Loads of a model in turn; the last has a model whose operations all have kernels."""
     coming: list[ModelCard | EngineError] = []
 
     def load(request: LoadRequest, progress: Progress) -> SimpleNamespace:
@@ -132,7 +130,7 @@ def see(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, capability: tuple[int, int]
 
 
 def machine_of(text: str) -> list[str]:
-    """What the report says of GPUs under "Machine"."""
+    """The lines of GPUs under "Machine"."""
     lines = text.partition("\nMachine\n")[2].partition("\nModel\n")[0].splitlines()
     return [" ".join(line.split()) for line in lines if line.startswith(("  cuda:", "  GPU"))]
 
@@ -232,7 +230,7 @@ def test_a_gpu_that_torch_has_no_kernels_for(
 
 
 def kernels_of(text: str) -> dict[str, str]:
-    """What could be better for our kernels on a GPU."""
+    """Advice on our kernels on a GPU."""
     lines = [line.strip() for line in text.partition("\nCould be better\n")[2].splitlines()]
     told = dict(
         line.split(": torch alone computes on the GPU, slower: ", 1)

@@ -87,7 +87,7 @@ def test_the_table_has_a_group_for_each_way_to_fit(registry: Registry) -> None:
 
 
 def told(capsys: pytest.CaptureFixture[str], registry: Registry, name: str) -> dict[str, str]:
-    """What is said of one model, by the names of the lines."""
+    """The lines of one model by their names."""
     models.run(Settings(models=registry.path, device="cpu"), name, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     return {line[:16].strip(): line[16:].strip() for line in lines}

@@ -231,7 +231,7 @@ class FakeGateway:
         return self.has_ended
 
     def request_stop(self, drain_seconds: float | None = None) -> None:
-        """What ends is told by `stop`."""
+        """`stop` reports the end."""
 
     def stop(self, drain_seconds: float | None = None) -> None:
         self.calls.append(("stop", drain_seconds))

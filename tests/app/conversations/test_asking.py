@@ -1,4 +1,4 @@
-"""What a chat is asked with, as the store keeps it: settings, attachments, presets, prompts."""
+"""The settings, attachments, presets and prompts that the store keeps of a chat."""
 
 from __future__ import annotations
 

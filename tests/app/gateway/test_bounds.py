@@ -43,7 +43,7 @@ class Walk:
         self._schemas = schemas
 
     def branches(self, schema: Schema) -> list[Schema]:
-        """What a value may be, references followed."""
+        """The alternatives of a schema, references followed."""
         if "$ref" in schema:
             return self.branches(self._schemas[schema["$ref"].rpartition("/")[2]])
         if "anyOf" in schema:
@@ -61,7 +61,7 @@ class Walk:
                     yield from self.parts(branch[name], (*path, "*"))
 
     def unbounded(self, schema: Schema) -> list[str]:
-        """What has no bound, by its path."""
+        """The paths of values without a bound."""
         found = []
         for path, part in self.parts(schema):
             kind = part.get("type")
@@ -124,7 +124,7 @@ class Walk:
 
 
 def bodies(document: Mapping[str, Any]) -> dict[str, Schema]:
-    """What may be posted, by its path."""
+    """The schemas of bodies by their paths."""
     return {
         path: content["schema"]
         for path, methods in document["paths"].items()

@@ -1,4 +1,4 @@
-"""What a user may take, by a clock that passes when told to."""
+"""The quotas of users, by a clock of the test."""
 
 from __future__ import annotations
 

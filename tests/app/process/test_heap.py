@@ -1,4 +1,4 @@
-"""What lives as long as a model or the program is not walked by the collector again and again."""
+"""The collector does not walk long-lived objects again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a process that a signal has asked to end, by signals to this one."""
+"""The watchdog ends a process that ignores a signal, by signals to this one."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Stage:
 
     @property
     def toasts(self) -> list[str]:
-        """What was said in passing, oldest first."""
+        """The notices on the screen, oldest first."""
         return toasts(self.app)
 
     async def screen(self) -> str:

@@ -196,7 +196,7 @@ async def test_the_model_that_is_there_is_loaded_again_quantized(tmp_path: Path)
 async def test_another_model_is_quantized_as_the_program_was_started(
     tmp_path: Path, registry: Path
 ) -> None:
-    """What the user chose for one model says nothing of the next."""
+    """The user's choice for one model does not apply to the next."""
     async with staged(tmp_path, REPLIES) as stage:
         knows(stage, registry)
         for started in (None, "int4"):

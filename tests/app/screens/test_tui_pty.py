@@ -108,7 +108,7 @@ class Terminal:
         assert (self.folder / "before").read_text() == (self.folder / "after").read_text()
 
     def messages(self) -> list[tuple[str, str, FinishReason | None]]:
-        """What the store has of the one conversation."""
+        """The stored messages of the one conversation."""
         store = Store(self.data / "batchdeck.db")
         try:
             (conversation,) = store.conversations()

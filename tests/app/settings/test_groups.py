@@ -29,7 +29,7 @@ def called(*arguments: str) -> tuple[Outer, int]:
 
     @spread
     def command(*, outer: Outer, own: Annotated[int, Option()] = 7) -> None:
-        """What it does."""
+        """The action of a command."""
         calls.append((outer, own))
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -1,4 +1,4 @@
-"""What the interface changes is kept in a file of its own, between the user's file and the rest."""
+"""The interface's changes have a file of their own, between the user's file and the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the words of chats find, and when they find it."""
+"""Search by words finds chats, at once after each change."""
 
 from __future__ import annotations
 

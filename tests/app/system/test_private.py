@@ -1,4 +1,4 @@
-"""What holds chats is for its owner only, whatever the umask was when it was made."""
+"""Files with chats are readable by their owner only, whatever the umask."""
 
 from __future__ import annotations
 

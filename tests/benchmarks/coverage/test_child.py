@@ -1,4 +1,4 @@
-"""What becomes of a function in a process of its own."""
+"""A function runs in a process of its own, and its ends are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails or never ends is told in its row, and the others are measured all the same."""
+"""A failed or endless measurement has a row, and the others are measured all the same."""
 
 from __future__ import annotations
 

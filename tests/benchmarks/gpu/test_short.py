@@ -61,7 +61,7 @@ def test_it_needs_nothing_that_an_image_lacks_but_what_it_names() -> None:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What the steps' processes run in place of Python."""
+    """The program that the steps' processes run in place of Python."""
     file = tmp_path / "python"
     monkeypatch.setattr(short.sys, "executable", str(file))
     return file

@@ -1,4 +1,4 @@
-"""What is searched for, and that it is found."""
+"""The searches of the benchmark find their chats."""
 
 from __future__ import annotations
 

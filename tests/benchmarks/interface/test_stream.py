@@ -1,4 +1,4 @@
-"""What `benchmarks.interface` makes of what it sees."""
+"""The figures of `benchmarks.interface` from its observations."""
 
 from __future__ import annotations
 

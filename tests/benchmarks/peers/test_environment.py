@@ -1,4 +1,4 @@
-"""What setting peers up tells, and what it says when it fails. Nothing is downloaded."""
+"""The output of a set-up of peers, and of one that fails. Nothing is downloaded."""
 
 from __future__ import annotations
 

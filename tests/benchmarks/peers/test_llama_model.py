@@ -1,4 +1,4 @@
-"""What llama.cpp is given of a checkpoint."""
+"""The files of a checkpoint that llama.cpp gets."""
 
 from __future__ import annotations
 

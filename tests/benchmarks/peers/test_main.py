@@ -57,7 +57,7 @@ class FakeReference:
 def report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What a quick run prints with a peer of each kind."""
+    """The output of a quick run with a peer of each kind."""
     contenders = {
         f"{one.peer.name} {one.form.name}": one
         for one in (

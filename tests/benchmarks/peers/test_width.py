@@ -1,4 +1,4 @@
-"""What weights take in a width, and who is compared in it."""
+"""The size of weights in a width, and the peers compared in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forks share, against blocks counted by hand."""
+"""The memory that forks share, against blocks counted by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.screen` makes of step records."""
+"""The figures of `benchmarks.screen` from step records."""
 
 from __future__ import annotations
 

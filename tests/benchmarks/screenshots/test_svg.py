@@ -1,4 +1,4 @@
-"""What is left of a picture."""
+"""The parts of a picture that remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be served at all."""
+"""Admission: the requests that can be served at all."""
 
 from __future__ import annotations
 

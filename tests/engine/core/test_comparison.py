@@ -28,7 +28,7 @@ def steps(first: float, last: float, seconds: float = 1.0, **fields: object) -> 
 
 
 class Engine:
-    """What a core tells its comparison."""
+    """The core's calls to its comparison."""
 
     def __init__(self, *records: StepRecord) -> None:
         self.ring: Ring[StepRecord] = Ring(1000)

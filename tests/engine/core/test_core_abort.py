@@ -39,7 +39,7 @@ class TestAbort:
         assert engine.snapshot().totals.aborted == 1
 
     def test_blocks_are_let_go_as_at_the_end(self) -> None:
-        """What was published stays findable, tail to be evicted first."""
+        """Published blocks stay findable, and the tail is evicted first."""
         states = []
         for abort in (False, True):
             engine = CoreHarness(num_blocks=8)

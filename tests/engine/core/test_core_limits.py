@@ -1,4 +1,4 @@
-"""What cannot be served is refused with the numbers, and no knob leads out of the envelope."""
+"""Requests beyond the limits are refused with the numbers, and no knob exceeds the envelope."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROMPT = list(range(100, 108))
 
 
 class TestNeverFits:
-    """What cannot be served is refused at submit, with the numbers."""
+    """A request that can never fit is refused at submit, with the numbers."""
 
     @pytest.mark.parametrize(
         ("prompt", "max_tokens", "min_tokens", "param", "numbers"),

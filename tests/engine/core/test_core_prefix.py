@@ -1,4 +1,4 @@
-"""What a request finds in the cache: hits, what holds them, when and by which hash."""
+"""Prefix hits: their blocks, holders, times and hashes."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class TestPublishAfterTheForwardPass:
         assert engine.pool.num_cached == 3
 
     def test_a_chunk_is_found_by_the_next_request(self) -> None:
-        """What is published is what was computed, not what is known."""
+        """Computed tokens are published, and not tokens that are only known."""
         engine = CoreHarness(max_num_batched_tokens=10)
         engine.submit("a", list(range(30)), 1)
         engine.step()

@@ -49,7 +49,7 @@ def test_what_is_cached_is_computed_again_and_shared_by_others() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_after_a_preemption_only_the_rest_is_computed_for_it(depth: int) -> None:
-    """What was told may be found in the cache: a hit ends where telling goes on."""
+    """Reported tokens may be in the cache: a hit ends where reporting goes on."""
     engine = CoreHarness(depth=depth, max_num_batched_tokens=8, num_blocks=40)
     engine.submit("asks", [*PROMPT, *range(40)], prompt_logprobs=0)
     engine.step()

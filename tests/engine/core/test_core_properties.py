@@ -119,7 +119,7 @@ class Traffic:
         )
 
     def _branch(self, source: str, own: int) -> list[int]:
-        """What a fork of `source` starts from: its prompt, or its answer so far with a turn."""
+        """The start of a fork of `source`: its prompt, or its answer so far with a turn."""
         known = self.engine._prompts.get(source)
         if known is None:
             return []

@@ -188,7 +188,7 @@ class TestSwap:
     @both_depths
     @pytest.mark.parametrize("policy", tuple(POLICIES))
     def test_under_every_policy(self, policy: str, depth: int) -> None:
-        """What reserves blocks, or forms groups, takes back who was swapped out before."""
+        """Policies that reserve blocks or form groups resume swapped requests."""
         engine = two_of_eight(depth=depth, num_blocks=9, batch_window_ms=0.0)
         until_preempted(engine)
         engine.core.change_knobs({"policy": policy}, "test")

@@ -26,7 +26,7 @@ class TestTwoHalfPrompts:
         assert engine.snapshot().totals.preemptions == 0
 
     def test_promised_blocks_count_once_given(self) -> None:
-        """What a half-computed prompt got already is not promised any more."""
+        """The blocks of a half-computed prompt are no longer promised."""
         engine = CoreHarness(num_blocks=9, prefill_chunk=4, prefix_caching=False)
         engine.submit("a", list(range(16)), 1)
         engine.submit("b", list(range(100, 120)), 1)

@@ -1,4 +1,4 @@
-"""What a snapshot shows is what was when the engine drafted it, whoever finishes it and when."""
+"""A snapshot shows the state when the engine drafted it, whoever finishes it and when."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class TestUndo:
 
 
 def undone(ledger: KnobLedger, who: str = "me", within: float = 0.0) -> object:
-    """What an undo does to max_num_seqs: its value before and after; None if nothing."""
+    """The change of max_num_seqs by an undo, before and after; None if there is none."""
     change = ledger.undo(who, 20.0, 1, within)
     return change and change.changed["max_num_seqs"]
 

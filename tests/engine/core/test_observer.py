@@ -1,4 +1,4 @@
-"""What the observer makes of a core's life: timings, records, totals, snapshots."""
+"""The observer's timings, records, totals and snapshots of a core."""
 
 from __future__ import annotations
 

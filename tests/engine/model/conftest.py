@@ -1,4 +1,4 @@
-"""What holds for the tests that compute."""
+"""Rules for the tests that compute."""
 
 from __future__ import annotations
 

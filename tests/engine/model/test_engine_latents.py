@@ -30,7 +30,7 @@ def test_what_is_stored_are_latents() -> None:
 
 
 def outputs(backend: str, num_blocks: int) -> tuple[dict[str, list[int]], Totals]:
-    """What five chats are told and one that branches off the first, and what it took."""
+    """The replies to five chats and to a fork of the first, and the time they took."""
     core = swapping_core("glm4_moe_lite", backend, num_blocks, preemption="swap")
     rng = random.Random(3)
     sampling = SamplingParams(temperature=0.0, max_tokens=40)

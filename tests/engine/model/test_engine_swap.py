@@ -18,7 +18,7 @@ LENGTHS = (33, 16, 50, 7, 20, 41)
 def outputs(
     name: str, backend: str, num_blocks: int, *, preemption: str, prefix_caching: bool
 ) -> tuple[dict[str, list[int]], Totals]:
-    """What six chats are told, half of them by chance, and what it took."""
+    """The replies to six chats, half of them sampled, and the time they took."""
     core = swapping_core(
         name, backend, num_blocks, preemption=preemption, prefix_caching=prefix_caching
     )

@@ -486,7 +486,7 @@ class TestRefusals:
             native.store(keys, values, np.array([slot]), torch.zeros(1, 32), torch.zeros(1, 32))
 
     def test_a_single_head_has_any_stride(self) -> None:
-        """What a maker gives a dimension of one says nothing of where numbers lie."""
+        """The stride of a dimension of one says nothing of the layout."""
         keys, values = (
             np.lib.stride_tricks.as_strided(
                 np.zeros((3, 256), np.float32), (3, 1, 256), (1024, 4, 4)

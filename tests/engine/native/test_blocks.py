@@ -72,7 +72,7 @@ def random_blocks(
 
 
 def dense(blocks: Tensor, kind: str) -> Tensor:
-    """What blocks mean, by the gguf library: [rows, features] float32."""
+    """The values of blocks by the gguf library: [rows, features] float32."""
     values = gguf.dequantize(blocks.numpy(), gguf.GGMLQuantizationType[kind])
     return torch.from_numpy(np.ascontiguousarray(values)).float().view(len(blocks), -1)
 

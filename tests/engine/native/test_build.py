@@ -103,7 +103,7 @@ def test_the_kernels_can_be_switched_off(tmp_path: Path) -> None:
 
 
 class Extension:
-    """What `engine.native` asks of the extension, on a processor with these levels."""
+    """The extension, as `engine.native` calls it, on a processor with these levels."""
 
     def __init__(self, *levels: str) -> None:
         self._levels = list(levels)

@@ -274,7 +274,7 @@ def test_weights_become_what_their_codes_mean(
 
 
 def nearest_loss(weight: Tensor, bits: int, group: int) -> float:
-    """What is lost if a group's greatest number becomes the last code, in squares."""
+    """The squared loss if a group's greatest number becomes the last code."""
     k = weight.shape[1]
     grouped = functional.pad(weight, (0, -k % group)).view(len(weight), -1, group)
     step = grouped.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
@@ -379,7 +379,7 @@ def test_numbers_of_fp4_are_found(bits: int, group: int) -> None:
 
 
 def multiplied_out(weight: Tensor, scales: Tensor, zeros: Tensor | None, how: Any) -> Tensor:
-    """What the codes of weights mean to the kernels, [n, k]."""
+    """The values of weights' codes by the kernels, [n, k]."""
     n, k = weight.shape
     table = packed_by(weight, scales, zeros, how)
     out = torch.empty(n, k)

@@ -149,7 +149,7 @@ def packed(matrices: list[Tensor]) -> Tensor:
 
 
 def run(layer: Layer, routing: Routing, x: Tensor, logits: Tensor) -> Tensor:
-    """What the kernels make of rows, by an instruction of a program."""
+    """The kernels' results for rows, by an instruction of a program."""
     rows, width = x.shape
     program = native.Program()
     columns = -(-width // 32) * 32

@@ -462,7 +462,7 @@ def test_a_cache_is_replaced_when_no_run_reads_it() -> None:
 
 
 def test_programs_take_turns_with_a_step() -> None:
-    """What a step holds of its attention is one program's at a time."""
+    """A step's attention state is one program's at a time."""
     length = 4000  # in shares, whose parts are the step's
     inputs = step(
         input_ids=[0],

@@ -35,7 +35,7 @@ class Steps:
         self._bases = np.cumsum([0] + [sum(chunks) for chunks in cuts])
 
     def run(self, kernel: Any, width: int, dtype: torch.dtype) -> Tensor:
-        """What kernel(out, inputs, rows) gives for each token: [tokens, width]."""
+        """The result of kernel(out, inputs, rows) for each token: [tokens, width]."""
         result = torch.zeros(int(self._bases[-1]), width, dtype=dtype)
         for at in range(max(map(len, self._cuts))):
             rows = [row for row, chunks in enumerate(self._cuts) if at < len(chunks)]

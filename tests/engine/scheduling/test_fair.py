@@ -239,8 +239,9 @@ def test_ranks_of_those_who_gave_up_are_forgotten() -> None:
 
 
 def served(engine: CoreHarness) -> dict[str, float]:
-    """What users got, counted from outside: prompts once admitted, tokens once they came out. A
-    request's user is the first letter of its name."""
+    """The users' services, counted from outside: prompts at admission, tokens at output. A
+    request's user is the first letter of its name.
+    """
     total = dict.fromkeys("abc", 0.0)
     for name in {name for record in engine.records for name in record.admitted}:
         total[name[0]] += PROMPT_TOKEN * len(engine._prompts[name][0])

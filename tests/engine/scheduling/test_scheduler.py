@@ -142,7 +142,7 @@ def test_what_a_preempted_sequence_computed_is_not_published_into_its_new_table(
 
 
 def test_a_copy_that_no_plan_has_yet_is_given_up_when_a_step_fails() -> None:
-    """What the failed step was to compute would be copied."""
+    """The copy would read results of the failed step."""
     scheduler, knobs = make_scheduler()
     knobs = replace(knobs, preemption="swap")
     request = add(scheduler, 1)

@@ -1,4 +1,4 @@
-"""What either way of preemption costs, learned from steps."""
+"""The costs of either way of preemption, learned from steps."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class TestSwap:
         assert bench.cache.host.num_used == 0
 
     def test_one_that_was_admitted_just_now_has_nothing_to_keep(self) -> None:
-        """What it was given is still in the cache."""
+        """Its blocks are still in the cache."""
         bench = Bench(num_host_blocks=8, preemption="swap")
         first = bench.run(1, 8, 8)
         bench.cache.publish(first, 8)

@@ -1,4 +1,4 @@
-"""What cannot be compiled is refused, with a sentence and in bounded time."""
+"""Grammars that cannot be compiled are refused, with a sentence and in bounded time."""
 
 from __future__ import annotations
 

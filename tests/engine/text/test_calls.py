@@ -261,7 +261,7 @@ class TestReplies:
 
 
 class TestPrompts:
-    """What a template is given of tools, their calls and what came of them."""
+    """Templates get the tools, their calls and the results."""
 
     USE = ToolUse((ToolCall("weather", '{"days": 2}'),), "the cat.")
 

@@ -60,5 +60,5 @@ def test_no_prompt_that_fits_is_too_large(name: str, request: pytest.FixtureRequ
 
 
 def test_what_is_no_text_has_no_size() -> None:
-    """What encodes it says what is wrong with it."""
+    """The encoder says why the text is invalid."""
     assert num_bytes([ChatMessage("user", None), ChatMessage("user", "\ud83d")]) == 3  # type: ignore[arg-type]

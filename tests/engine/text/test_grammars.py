@@ -148,7 +148,7 @@ def test_what_takes_too_much_memory_is_refused() -> None:
 
 
 class TestCodec:
-    """What a reply may say first is told by the end of its prompt."""
+    """The end of the prompt decides how a reply may begin."""
 
     @pytest.fixture
     def tokenizer(self, byte_level: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:

@@ -1,4 +1,4 @@
-"""What messages say never becomes a token that only the template may write."""
+"""Text in messages never becomes a token that only the template may write."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ FAULT = ErrorInfo("engine_error", "the device is gone")
 
 
 def scored(token_id: int) -> TokenLogprobs:
-    """What the core might say of a token."""
+    """Logprobs of a token, as the core might report them."""
     return TokenLogprobs(-token_id / 8, 2, ((token_id + 1, -0.5), (token_id, -token_id / 8)))
 
 

@@ -1,4 +1,4 @@
-"""What launches are told of overlapping, and where it ends."""
+"""Launches that may overlap, and where the overlap ends."""
 
 from __future__ import annotations
 

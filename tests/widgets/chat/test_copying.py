@@ -1,4 +1,4 @@
-"""What is copied of the messages."""
+"""Copies of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a message stands in one line until one asks for it."""
+"""Parts of a message are folded to one line until they are opened."""
 
 from __future__ import annotations
 

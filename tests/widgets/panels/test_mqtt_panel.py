@@ -21,7 +21,7 @@ MANY = replace(
 
 
 def texts(panel: MqttPanel) -> list[str]:
-    """What stands within the frame."""
+    """The texts within the frame."""
     return [row[2:-2].rstrip() for row in rows(panel)[1:-1]]
 
 

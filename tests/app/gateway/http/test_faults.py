@@ -1,4 +1,4 @@
-"""What goes wrong on the way: each request has one ending, and nothing is left of it."""
+"""After each fault a request has one ending, and nothing is left of it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ASKING: list[Any] = [{"role": "user", "content": "the weather?"}]
 
 
 def reply(submission: Submission) -> str:
-    """What has the structure that is stated."""
+    """Reply with the stated structure."""
     if (structure := submission.sampling.get("structure")) is None:
         return "none"
     schema: Any = structure

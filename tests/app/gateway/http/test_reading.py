@@ -1,4 +1,4 @@
-"""What a client sends is read without the collector of cycles, which then is as it was."""
+"""Requests are read without the cycle collector, which then is as it was."""
 
 from __future__ import annotations
 

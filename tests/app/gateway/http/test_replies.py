@@ -63,11 +63,11 @@ JSON: dict[str, Any] = {
 
 
 class Heard(NamedTuple):
-    """What a client has of one reply.
+    """One reply, as a client receives it.
 
     Attributes:
-        early: pieces of text that were told before its end.
-        last: the text that was told with that.
+        early: pieces of text that came before its end.
+        last: the text that came with its end.
     """
 
     early: list[str]

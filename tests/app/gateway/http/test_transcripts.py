@@ -1,4 +1,4 @@
-"""What the screen sees of chats over HTTP."""
+"""Chats over HTTP, as the screen sees them."""
 
 from __future__ import annotations
 

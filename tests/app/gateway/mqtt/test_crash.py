@@ -16,7 +16,7 @@ STATUS = "llm/v1/default/node/box/status"
 
 
 def types(client: Peer, request_id: str) -> list[tuple[str, int]]:
-    """What came on a request, each kind and attempt once."""
+    """The messages to a request, each kind and attempt once."""
     found = [(r["type"], r["attempt"]) for r in client.replies(request_id)]
     return list(dict.fromkeys(found))
 

@@ -114,7 +114,7 @@ async def again(way: Way) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FULL, Outcome.LOST])
 async def test_what_was_not_taken_is_tried_again(way: Way, outcome: Outcome) -> None:
-    """What is lost too: the link may be back before the loss is heard of."""
+    """A lost message is sent again, though the link may be back before the loss is reported."""
     delivery = over(way)
     delivery.publish("a", 1, ENDING)
     await settle()

@@ -48,7 +48,7 @@ def test_a_task_that_fails_ends_it(
 def test_a_callback_that_fails_ends_it(
     served: Serving, alice: Peer, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """What the engine gave is lost with it; the requests would never end."""
+    """Pending output is lost with the callback; the requests would never end."""
     alice.ask("1", "tell me all of it")
     served.accepted(1)
     monkeypatch.setattr(served.gateway._exchanges, "_send_delta", raising(error))

@@ -50,7 +50,7 @@ TOPICS = (
 
 
 def undisturbed(served: Serving, neighbour: Peer, name: str) -> list[dict[str, Any]]:
-    """What a neighbour gets, but for the request's name, times, and how the text was cut."""
+    """A neighbour's messages without the request's name, the times and the cuts of the text."""
     served.run(lambda: neighbour.ends(name))
     replies = neighbour.replies(name)
     assert text_of(replies) == replies[-1]["text"]
@@ -149,7 +149,7 @@ RESPONSE_TOPICS = {
 
 
 def test_no_response_topic_costs_the_connection(broker: Mosquitto, tmp_path: Path) -> None:
-    """What a broker lets pass as a property it may end a connection for as a topic."""
+    """A broker may pass a text as a property and end a connection for it as a topic."""
     with serving(broker.port, tmp_path) as served:
         for name, ending in RESPONSE_TOPICS.items():
             mallory = Peer(broker.port, user="mallory", client="m")

@@ -178,7 +178,7 @@ class Shell:
         return ["bash", "-euc", script]
 
     def run(self, name: str) -> list[dict[str, Any]]:
-        """What it prints, a JSON object a line."""
+        """The printed JSON objects, one a line."""
         done = subprocess.run(
             self.command(name), capture_output=True, text=True, check=False, timeout=TIMEOUT
         )

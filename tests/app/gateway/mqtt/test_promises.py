@@ -1,4 +1,4 @@
-"""What every owner may rely on, whatever is lost, repeated or killed when: a random search."""
+"""The promises to each owner hold under random loss, repetition and kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came over MQTT is forgotten in its time, a little at once, and the file shrinks."""
+"""Chats over MQTT expire in small portions, and the file shrinks."""
 
 from __future__ import annotations
 

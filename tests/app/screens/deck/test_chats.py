@@ -1,4 +1,4 @@
-"""What becomes of chats on the screen: closed, archived, deleted, and taken back."""
+"""Chats on the screen are closed, archived, deleted and restored."""
 
 from __future__ import annotations
 

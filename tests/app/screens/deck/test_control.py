@@ -1,4 +1,4 @@
-"""What the deck does to the engine: knobs, policies, pins, requests."""
+"""The deck changes knobs, policies, pins and requests of the engine."""
 
 from __future__ import annotations
 

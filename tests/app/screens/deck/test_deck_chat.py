@@ -1,4 +1,4 @@
-"""What the deck does in a chat: sending, stopping, asking again, reading."""
+"""Sending, stopping, asking again and reading in a chat of the deck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the deck does with conversations: many at once, opened, closed, kept."""
+"""Many conversations on the deck at once: opened, closed, kept."""
 
 from __future__ import annotations
 

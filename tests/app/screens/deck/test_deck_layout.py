@@ -1,4 +1,4 @@
-"""What the deck shows where, and which keys act there."""
+"""The layout of the deck, and the keys of each part."""
 
 from __future__ import annotations
 

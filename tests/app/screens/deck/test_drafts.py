@@ -1,4 +1,4 @@
-"""What is being written: attachments, what fits into the context, drafts that are kept."""
+"""Drafts: attachments, the room left in the context, and their storage."""
 
 from __future__ import annotations
 

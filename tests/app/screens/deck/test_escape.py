@@ -1,4 +1,4 @@
-"""What stops a reply, and what only seems to."""
+"""Escape stops a reply, or closes something else first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the deck does between the prompt and the messages above it."""
+"""Keys between the prompt and the messages above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the engine while the demonstration runs."""
+"""The captions on the engine during the demonstration."""
 
 from __future__ import annotations
 

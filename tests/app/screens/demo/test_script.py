@@ -1,4 +1,4 @@
-"""What the built-in model answers to the crowd."""
+"""The built-in model's answers to the crowd."""
 
 from __future__ import annotations
 

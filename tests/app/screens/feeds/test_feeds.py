@@ -1,4 +1,4 @@
-"""What the pump collects beside the engine: the program's log and the loop's lag."""
+"""The pump collects the program's log and the loop's lag beside the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels' attention refuses."""
+"""Refusals of the kernels' attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference attention of torch keeps, and how it cuts a step."""
+"""The reference attention of torch: its states, and the segments of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was downloaded: listed with size and last use, and removed."""
+"""Downloads are listed with size and last use, and removed."""
 
 from __future__ import annotations
 

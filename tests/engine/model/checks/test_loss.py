@@ -1,4 +1,4 @@
-"""What quantizing changes: measured while a model is loaded, and told on its card."""
+"""The loss by quantizing is measured during a load, and shown on the model's card."""
 
 from __future__ import annotations
 

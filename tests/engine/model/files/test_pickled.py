@@ -115,7 +115,7 @@ def test_tied_weights_have_two_names(tmp_path: Path) -> None:
 
 
 class Evil:
-    """What runs a command where a pickle is carried out."""
+    """An object that runs a command when its pickle is executed."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, (os.environ["EVIL"],)

@@ -81,7 +81,7 @@ def test_a_size_for_each_layer_is_checked_each() -> None:
 
 
 def test_a_model_may_be_somewhat_larger_than_what_is_stored() -> None:
-    """What is missing or of another shape is told by its name, once the weights are read."""
+    """A missing tensor or a wrong shape is reported by name, once the weights are read."""
     weights = checkpoint(w=(1 << 20, 64))
     check_elements(3 << 26 >> 1, weights, CONFIG)
     with pytest.raises(ModelError, match="describes a model of 201,326,592 numbers; its weights"):

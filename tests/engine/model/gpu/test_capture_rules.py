@@ -1,5 +1,5 @@
-"""What a step does may be captured in a CUDA graph: it waits for nothing, and what we do ourselves
-allocates nothing.
+"""The operations of a step can be captured in a CUDA graph: they wait for nothing, and ours
+allocate nothing.
 
 The kernels are left out here; they get nothing but pointers and numbers.
 """

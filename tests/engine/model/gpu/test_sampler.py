@@ -198,7 +198,7 @@ WAYS: dict[str, tuple[SamplingParams, int]] = {
     ),
     "many of top_p": (SamplingParams(temperature=0.9, top_p=0.99), CANDIDATES * 2),
 }
-"""What a row asks for, and how many tokens of it are likely."""
+"""A row's parameters, and the number of its likely tokens."""
 
 
 SWEPT = (LARGE[0], "many of top_p")

@@ -1,4 +1,4 @@
-"""What CudaStream asks of CUDA. There is no GPU here, so that nothing but the calls is seen."""
+"""CudaStream's calls to CUDA. There is no GPU here, so that only the calls are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the largest step and loading are planned to take, against what they are measured to take."""
+"""The planned memory of the largest step and of loading, against the measured memory."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ def test_auto_dtype_is_the_stored_one_where_the_machine_has_it(
 
 
 class Cancelled(Exception):  # noqa: N818
-    """What a host may raise to end a loading."""
+    """An exception that a host may raise to end a load."""
 
 
 @pytest.mark.parametrize("after", [0, 100_000])

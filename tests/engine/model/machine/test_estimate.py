@@ -1,4 +1,4 @@
-"""What fits, by weights and cache alone."""
+"""The estimate of fitting models, by weights and cache alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits: the pool's size, and refusals with numbers."""
+"""The pool's size, and refusals with numbers."""
 
 from __future__ import annotations
 

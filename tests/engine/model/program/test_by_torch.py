@@ -75,7 +75,7 @@ IN_TYPES = [
 
 
 def operations_of(model: PreTrainedModel) -> list[Operation]:
-    """What a model is read as."""
+    """The operations read from a model."""
     shape = shape_of(model)
     states = find_states(model, shape, 1, 0)
     expansions = extract_expansions(model) if shape.has_latents else None
@@ -161,7 +161,7 @@ def served(loaded: LoadedModel) -> list[list[int]]:
 
 
 def own(model: PreTrainedModel) -> list[list[int]]:
-    """What the model itself generates after `PROMPTS`."""
+    """The model's own output after `PROMPTS`."""
     return [
         model.generate(
             torch.tensor([prompt]),

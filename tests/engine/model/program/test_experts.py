@@ -55,7 +55,7 @@ def test_graph_with_experts_computes_the_recorded_logits(name: str) -> None:
 def test_experts_are_read_on_the_device_that_they_are_on(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is made anew has the device of the recorded tensors, and not torch's own, which is
+    """New tensors have the device of the recorded tensors, and not torch's default, which is
     another one here: torch refuses to compute with both.
     """
 

@@ -1,4 +1,4 @@
-"""What a module computes is told from what looks like it, in coarse types too."""
+"""The function of a module is distinguished from similar ones, in coarse types too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from a recorded pass, and what is made of it, computes the recorded logits."""
+"""Operations read from a recorded pass, and those made from them, compute the recorded logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program reads of modules that keep states, and what it keeps of each sequence."""
+"""Programs of modules that keep states, and their states for each sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What modules get from our cache, against transformers' own for each sequence alone."""
+"""Our cache gives modules the same as transformers' own does for each sequence alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes to a GPU comes from pinned memory, so that the host need not wait for what came before.
+"""Copies to a GPU come from pinned memory, so that the host need not wait for earlier work.
 
 There is no GPU here; a device without memory stands in for one.
 """

@@ -136,7 +136,7 @@ class Raises(Policy):
 
 
 class TestAPolicyThatRaises:
-    """What it planned is carried out, the default takes over, and the history says why."""
+    """Its plan is carried out, the default takes over, and the history says why."""
 
     @pytest.fixture(autouse=True)
     def _known(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is read at /metrics, by prometheus-client's own parser."""
+"""Metrics at /metrics, read by prometheus-client's own parser."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def value(read: Read, name: str, /, **labels: str) -> float:
 
 
 def when(serving: HttpServing, condition: Callable[[Read], bool]) -> Read:
-    """What is read once it is so."""
+    """Wait until the condition holds for the metrics, and return them."""
     last: Read = {}
 
     def is_so() -> bool:

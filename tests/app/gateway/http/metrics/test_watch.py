@@ -1,4 +1,4 @@
-"""What is counted of an engine whose models come and go."""
+"""Metrics of an engine whose models come and go."""
 
 from __future__ import annotations
 

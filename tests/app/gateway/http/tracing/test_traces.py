@@ -146,7 +146,7 @@ def test_a_request_that_fails_says_why(spans: InMemorySpanExporter) -> None:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ExportTraceServiceRequest]]:
-    """What comes to the collector that the environment names."""
+    """The requests that reach the collector named by the environment."""
     found: list[ExportTraceServiceRequest] = []
 
     class Taking(BaseHTTPRequestHandler):

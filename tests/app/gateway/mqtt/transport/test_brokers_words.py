@@ -1,4 +1,4 @@
-"""What a broker says at the end, and what is not MQTT at all."""
+"""A broker's reasons at the end, and bytes that are not MQTT at all."""
 
 from __future__ import annotations
 

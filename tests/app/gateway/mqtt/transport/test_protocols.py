@@ -1,4 +1,4 @@
-"""What a link speaks: MQTT 5 and 3.1.1, by TCP and by websocket."""
+"""Links over MQTT 5 and 3.1.1, by TCP and by websocket."""
 
 from __future__ import annotations
 

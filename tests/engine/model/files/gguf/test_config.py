@@ -1,4 +1,4 @@
-"""What GGUF files state of a model, by transformers' names."""
+"""The configuration in GGUF files, by transformers' names."""
 
 from __future__ import annotations
 

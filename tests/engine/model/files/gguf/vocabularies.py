@@ -73,7 +73,7 @@ def read_expected() -> dict[str, Any]:
 
 
 def expected_ids(name: str) -> list[list[int]]:
-    """What llama.cpp makes of each text with a vocabulary of that name."""
+    """llama.cpp's ids of each text with a vocabulary of that name."""
     data = read_expected()
     return [
         answers[which] for answers, which in zip(data["answers"], data["of"][name], strict=True)
