@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import math
 import tracemalloc
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.bench.dataset import Ask
 from app.bench.lengths import Exponential, Fixed, Uniform
-from app.bench.scripts import Recorded, Synthetic
+from app.bench.scripts import PromptMaker, Recorded, Synthetic, arrivals
 
 VOCAB = 500
 
@@ -89,3 +92,66 @@ def test_100_000_requests_are_never_held_at_once() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def gaps(rate: float, burstiness: float, count: int = 20_000) -> np.ndarray:
+    moments = list(islice(arrivals(rate, burstiness, np.random.default_rng(0)), count))
+    assert moments == sorted(moments)
+    return np.diff([0.0, *moments])
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gaps_have_the_mean_of_the_rate_and_the_variance_of_the_burstiness(
+    burstiness: float,
+) -> None:
+    drawn = gaps(8.0, burstiness)
+    assert drawn.mean() == pytest.approx(1 / 8, rel=0.05)
+    # A gamma distribution of shape k has a coefficient of variation of 1 / sqrt(k).
+    assert drawn.std() / drawn.mean() == pytest.approx(1 / math.sqrt(burstiness), rel=0.05)
+
+
+def test_burstiness_1_is_a_poisson_process() -> None:
+    drawn = np.sort(gaps(2.0, 1.0))
+    reached = np.arange(1, len(drawn) + 1) / len(drawn)
+    distance = abs(reached - (1 - np.exp(-2.0 * drawn))).max()
+    assert distance < 1.63 / math.sqrt(len(drawn))  # Kolmogorov-Smirnov, 1 %
+
+
+def test_infinite_burstiness_is_a_clock_and_an_infinite_rate_is_a_burst() -> None:
+    assert gaps(4.0, math.inf, 5).tolist() == [0.25] * 5
+    assert gaps(math.inf, 1.0, 5).tolist() == [0.0] * 5
+
+
+def maker(vocab_size: int, seed: int = 0) -> PromptMaker:
+    return PromptMaker(vocab_size, np.random.default_rng(seed))
+
+
+def test_prompts_have_their_length_and_ids_of_the_vocabulary() -> None:
+    prompts = maker(50)
+    for length in (1, 3, 4, 5, 1000, 200_000):
+        ids = prompts.make(length)
+        assert len(ids) == length
+        assert 0 <= min(ids) <= max(ids) < 50
+
+
+def test_no_two_begin_alike_so_that_the_prefix_cache_finds_nothing_by_chance() -> None:
+    prompts = maker(20)  # 20 ** 4 marks
+    heads = {tuple(prompts.make(16)[:4]) for _ in range(20_000)}
+    assert len(heads) == 20_000
+
+
+def test_the_same_seed_gives_the_same_prompts() -> None:
+    one, same, other = maker(1000), maker(1000), maker(1000, seed=1)
+    assert one.make(64) == same.make(64)
+    assert one.make(64) != other.make(64)
+
+
+def test_prompts_share_the_integers_of_one_pool() -> None:
+    prompts = maker(1_000_000)
+    known = {id(i) for i in prompts._pool}
+    assert all(id(i) in known for i in prompts.make(500)[4:])
+
+
+@pytest.mark.parametrize("vocab_size", [2, 128_256])
+def test_any_vocabulary_will_do(vocab_size: int) -> None:
+    assert max(maker(vocab_size).make(100)) < vocab_size

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.api.config import EngineConfig
 from engine.api.lifecycle import RequestState
 from engine.api.telemetry import BlockChange
-from engine.cache.manager import KVCache
+from engine.cache.manager import Content, KVCache, PrefixIndex, Reclaim, block_hash, root_hash
 from engine.scheduling.forks import Forks
 from tests.support.harness import compute, let_go, make_request, say
 
@@ -216,3 +219,122 @@ class TestEvictionOrder:
         cache.extend(make_request(2, range(500, 508)), 8)
         assert cache.pool.drain_events().blocks(BlockChange.EVICTED) == ()
         assert len(cache.match(make_request(3, range(9)))) == 2
+
+
+TOKENS = st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4)
+
+
+def chain(key: str, blocks: list[list[int]]) -> list[bytes]:
+    hashes = [root_hash(key)]
+    for block in blocks:
+        hashes.append(block_hash(hashes[-1], block))
+    return hashes[1:]
+
+
+@given(st.lists(TOKENS, max_size=4), st.lists(TOKENS, max_size=4))
+def test_equal_hashes_mean_equal_prefixes(one: list[list[int]], other: list[list[int]]) -> None:
+    for i, (a, b) in enumerate(zip(chain("k", one), chain("k", other), strict=False)):
+        assert (a == b) == (one[: i + 1] == other[: i + 1])
+
+
+def test_ids_do_not_run_into_each_other() -> None:
+    root = root_hash("k")
+    assert block_hash(root, [1, 23]) != block_hash(root, [12, 3])
+    assert block_hash(root, [1]) != block_hash(root, [1, 0])
+    assert block_hash(root, [256]) != block_hash(root, [1])
+
+
+def test_the_key_is_in_every_hash() -> None:
+    blocks = [[1, 2], [3, 4]]
+    assert set(chain("a", blocks)).isdisjoint(chain("b", blocks))
+
+
+def content(hash: bytes) -> Content:
+    return Content(hash, 0, array("I"))
+
+
+def test_of_equal_blocks_the_first_is_kept() -> None:
+    index = PrefixIndex(8)
+    one, two = chain("k", [[1], [2]])
+    assert index.add(5, content(one))
+    assert not index.add(6, content(one))
+    assert index.add(6, content(two))
+    assert (index.find(one), index.find(two), len(index)) == (5, 6, 2)
+
+
+def test_a_dropped_block_can_hold_something_else() -> None:
+    index = PrefixIndex(8)
+    one, two = chain("k", [[1], [2]])
+    index.add(5, content(one))
+    index.remove(5)
+    assert index.find(one) is None
+    assert len(index) == 0
+    assert index.add(5, content(two))
+    assert index.add(6, content(one))
+    index.remove(5)
+    assert (index.find(one), index.find(two)) == (6, None)
+
+
+def test_an_index_has_its_room_from_the_start() -> None:
+    index = PrefixIndex(100)
+    before = sys.getsizeof(index._blocks)
+    for block in range(1000):
+        if block >= 100:
+            index.remove(block % 100)
+        index.add(block % 100, content(block.to_bytes(32, "big")))
+    assert (len(index), sys.getsizeof(index._blocks)) == (100, before)
+
+
+def test_blocks_are_reclaimed_at_once_without_a_step() -> None:
+    cache = make_cache()
+    reclaim = Reclaim(cache)
+    request = make_request(1, range(8))
+    cache.extend(request, 8)
+    reclaim.free(1, cache.detach(request))
+    assert (cache.pool.num_free, reclaim.num_pending, request.block_table) == (8, 0, [])
+
+
+def test_blocks_are_reclaimed_with_the_last_step_that_holds_them() -> None:
+    cache = make_cache()
+    reclaim = Reclaim(cache)
+    both, second = make_request(1, range(8)), make_request(2, range(8))
+    cache.extend(both, 8)
+    cache.extend(second, 4)
+    reclaim.step_begins(1, {1, 2})
+    reclaim.step_begins(2, {1})
+    reclaim.free(1, cache.detach(both))
+    reclaim.free(2, cache.detach(second))
+    assert (reclaim.num_pending, cache.pool.num_free) == (3, 5)
+    assert reclaim.pending_tables() == [(1, [1, 0]), (2, [2])]
+    reclaim.step_ended(1)
+    assert (reclaim.num_pending, cache.pool.num_free) == (2, 6)
+    reclaim.step_ended(2)
+    assert (reclaim.num_pending, cache.pool.num_free) == (0, 8)
+
+
+def test_a_step_that_does_not_name_them_is_not_waited_for() -> None:
+    cache = make_cache()
+    reclaim = Reclaim(cache)
+    request = make_request(1, range(8))
+    cache.extend(request, 8)
+    reclaim.step_begins(1, {2})
+    reclaim.free(1, cache.detach(request))
+    assert cache.pool.num_free == 8
+
+
+def test_preempted_and_admitted_again_under_the_same_step() -> None:
+    """Both tables of a sequence wait, each for its own step."""
+    cache = make_cache()
+    reclaim = Reclaim(cache)
+    request = make_request(1, range(8))
+    cache.extend(request, 8)
+    reclaim.step_begins(1, {1})
+    reclaim.free(1, cache.detach(request))
+    cache.extend(request, 4)
+    reclaim.step_begins(2, {1})
+    reclaim.free(1, cache.detach(request))
+    cache.pool.check(reclaim.pending_tables())
+    reclaim.step_ended(1)
+    assert cache.pool.num_free == 7
+    reclaim.step_ended(2)
+    assert cache.pool.num_free == 8
