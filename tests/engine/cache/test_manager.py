@@ -237,18 +237,6 @@ def test_equal_hashes_mean_equal_prefixes(one: list[list[int]], other: list[list
         assert (a == b) == (one[: i + 1] == other[: i + 1])
 
 
-def test_ids_do_not_run_into_each_other() -> None:
-    root = root_hash("k")
-    assert block_hash(root, [1, 23]) != block_hash(root, [12, 3])
-    assert block_hash(root, [1]) != block_hash(root, [1, 0])
-    assert block_hash(root, [256]) != block_hash(root, [1])
-
-
-def test_the_key_is_in_every_hash() -> None:
-    blocks = [[1, 2], [3, 4]]
-    assert set(chain("a", blocks)).isdisjoint(chain("b", blocks))
-
-
 def content(hash: bytes) -> Content:
     return Content(hash, 0, array("I"))
 

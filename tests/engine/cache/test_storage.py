@@ -66,12 +66,6 @@ def test_a_written_token_lies_in_its_slot_of_its_layer_only() -> None:
     assert not storage.values[2].any()
 
 
-def test_keys_and_values_may_differ_in_length() -> None:
-    storage = make_storage()
-    assert [k.shape for k in storage.keys] == [(5, 4, 2, 6)] * 3
-    assert [v.shape for v in storage.values] == [(5, 4, 2, 3)] * 3
-
-
 @pytest.mark.needs("avx2")
 def test_a_unit_holds_a_head_of_a_block() -> None:
     storage = make_unit_storage()
