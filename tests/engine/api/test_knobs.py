@@ -55,73 +55,33 @@ class TestValidation:
     """Each refusal names the knob, the value and what is allowed."""
 
     @pytest.mark.parametrize(
-        ("changes", "param", "message"),
+        ("changes", "message"),
         [
-            (
-                {"max_num_seqs": 0},
-                "max_num_seqs",
-                "max_num_seqs is 0; it must be from 1 to 64",
-            ),
-            (
-                {"max_num_seqs": 65},
-                "max_num_seqs",
-                "max_num_seqs is 65; it must be from 1 to 64",
-            ),
-            (
-                {"max_num_seqs": 4.0},
-                "max_num_seqs",
-                "max_num_seqs is 4.0; it must be an integer from 1 to 64",
-            ),
-            (
-                {"max_num_seqs": True},
-                "max_num_seqs",
-                "max_num_seqs is true; it must be from 1 to 64",
-            ),
-            (
-                {"max_num_seqs": "8"},
-                "max_num_seqs",
-                "max_num_seqs is '8'; it must be an integer from 1 to 64",
-            ),
+            ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be from 1 to 64"),
+            ({"max_num_seqs": 65}, "max_num_seqs is 65; it must be from 1 to 64"),
+            ({"max_num_seqs": 4.0}, "max_num_seqs is 4.0; it must be an integer from 1 to 64"),
+            ({"max_num_seqs": True}, "max_num_seqs is true; it must be from 1 to 64"),
+            ({"max_num_seqs": "8"}, "max_num_seqs is '8'; it must be an integer from 1 to 64"),
             (
                 {"max_num_batched_tokens": 8_388_609},
-                "max_num_batched_tokens",
                 "max_num_batched_tokens is 8388609; it must be from 1 to 8,388,608",
             ),
-            (
-                {"prefill_chunk": -1},
-                "prefill_chunk",
-                "prefill_chunk is -1; it must be from 0 to 8,388,608",
-            ),
-            (
-                {"watermark": 0.51},
-                "watermark",
-                "watermark is 0.51; it must be from 0 to 0.5",
-            ),
-            (
-                {"watermark": float("nan")},
-                "watermark",
-                "watermark is nan; it must be from 0 to 0.5",
-            ),
-            (
-                {"queue_limit": 0},
-                "queue_limit",
-                "queue_limit is 0; it must be from 1 to 1,000,000",
-            ),
-            ({"paused": 1}, "paused", "paused is 1; it must be one of true, false"),
-            ({"paused": None}, "paused", "paused is None; it must be one of true, false"),
+            ({"prefill_chunk": -1}, "prefill_chunk is -1; it must be from 0 to 8,388,608"),
+            ({"watermark": 0.51}, "watermark is 0.51; it must be from 0 to 0.5"),
+            ({"watermark": float("nan")}, "watermark is nan; it must be from 0 to 0.5"),
+            ({"queue_limit": 0}, "queue_limit is 0; it must be from 1 to 1,000,000"),
+            ({"paused": 1}, "paused is 1; it must be one of true, false"),
+            ({"paused": None}, "paused is None; it must be one of true, false"),
             (
                 {"policy": "fastest"},
-                "policy",
                 "policy is 'fastest'; it must be one of 'stall_free', 'static'",
             ),
             (
                 {"policy": ["static"]},
-                "policy",
                 "policy is ['static']; it must be one of 'stall_free', 'static'",
             ),
             (
                 {"speed": 1},
-                "speed",
                 "speed is not a knob; allowed are policy, order, victim, preemption, max_num_seqs, "
                 "max_num_batched_tokens, prefill_chunk, max_partial_prefills, watermark, "
                 "prefix_caching, static_batch_size, static_fill, batch_window_ms, "
@@ -130,55 +90,42 @@ class TestValidation:
             ),
             (
                 {"order": "random"},
-                "order",
                 "order is 'random'; it must be one of 'priority', 'fcfs', 'shortest', 'fair'",
             ),
             (
                 {"victim": 1},
-                "victim",
                 "victim is 1; it must be one of 'lowest_priority', 'latest', 'least_computed'",
             ),
-            (
-                {"static_fill": "half"},
-                "static_fill",
-                "static_fill is 'half'; it must be one of 'idle', 'full'",
-            ),
-            (
-                {"batch_window_ms": -0.1},
-                "batch_window_ms",
-                "batch_window_ms is -0.1; it must be from 0 to 60,000",
-            ),
+            ({"static_fill": "half"}, "static_fill is 'half'; it must be one of 'idle', 'full'"),
+            ({"batch_window_ms": -0.1}, "batch_window_ms is -0.1; it must be from 0 to 60,000"),
             (
                 {"user_weights": "alice=0"},
-                "user_weights",
                 "user_weights is 'alice=0'; it must be a list such as alice=2,bob=0.5, of weights "
                 "above 0, in at most 4,096 characters",
             ),
             (
                 {"user_weights": 2},
-                "user_weights",
                 "user_weights is 2; it must be a list such as alice=2,bob=0.5, of weights above 0, "
                 "in at most 4,096 characters",
             ),
             (
                 {"max_num_batched_tokens": 31, "paused": True},
-                "max_num_batched_tokens",
                 "max_num_batched_tokens is 31; it must be at least max_num_seqs (32), one decode "
                 "token for each sequence",
             ),
             (
                 {"max_num_seqs": 60, "max_num_batched_tokens": 50},
-                "max_num_batched_tokens",
                 "max_num_batched_tokens is 50; it must be at least max_num_seqs (60), one decode "
                 "token for each sequence",
             ),
         ],
     )
-    def test_refusals(self, changes: dict[str, object], param: str, message: str) -> None:
+    def test_refusals(self, changes: dict[str, object], message: str) -> None:
         ledger = make_ledger()
         with pytest.raises(InvalidConfigError) as caught:
             ledger.change(changes, "me", 0.0, 0)
-        assert (caught.value.message, caught.value.param) == (message, param)
+        assert caught.value.message == message
+        assert caught.value.param == message.split()[0]
         assert ledger.knobs == Knobs()
         assert ledger.history == ()
 
@@ -187,12 +134,6 @@ class TestValidation:
         with pytest.raises(InvalidConfigError) as caught:
             ledger.change({"max_num_seqs": 17, "watermark": 0.1}, "me", 0.0, 0)
         assert caught.value.param == "max_num_seqs"
-
-    def test_a_valid_change_beside_a_bad_one_is_not_made(self) -> None:
-        ledger = make_ledger()
-        with pytest.raises(InvalidConfigError):
-            ledger.change({"paused": True, "watermark": 2}, "me", 0.0, 0)
-        assert ledger.knobs == Knobs()
 
     def test_the_first_knobs_are_checked_too(self) -> None:
         with pytest.raises(InvalidConfigError) as caught:
