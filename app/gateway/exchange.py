@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from app.gateway.faults import Fault
 from app.gateway.view import Transcript
@@ -64,6 +64,70 @@ def fault_of(finish: Finish | None, refusal: Fault | None) -> Fault | None:
     if finish.error is not None:
         return Fault.of(finish.error)
     return refusal or Fault(499, "the operator of the server stopped this request")
+
+
+def log_end(
+    user: str,
+    endpoint: str,
+    model: str,
+    request_id: str,
+    stream: RequestStream | None,
+    finish: Finish | None,
+    fault: Fault | None,
+    *,
+    left: bool = False,
+) -> None:
+    """Log one line for a reply that is over, with its figures as data (`app.process.logs`).
+
+    Args:
+        endpoint: where the request came in: a path of HTTP, `batch` or `mqtt`.
+        request_id: the engine's.
+        stream: None if the engine does not have the request any more.
+        finish: None if the engine had not ended it.
+        fault: the error that the client got.
+        left: whether the client went away before the end.
+    """
+    facts: dict[str, object] = {
+        "user": user,
+        "endpoint": endpoint,
+        "model": model,
+        "id": request_id,
+    }
+    if finish is not None:
+        usage, times = finish.usage, finish.timings
+        facts |= {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "output_tokens": usage.completion_tokens,
+            "queue_s": _rounded(times.queue),
+            "ttft_s": _rounded(times.ttft),
+            "tpot_s": _rounded(times.tpot),
+            "seconds": _rounded(times.e2e),
+        }
+    elif stream is not None:
+        facts |= {
+            "prompt_tokens": stream.num_prompt_tokens,
+            "output_tokens": stream.num_output_tokens,
+        }
+    reason = FinishReason.ABORT if finish is None else finish.reason
+    facts["end"] = "left" if left else str(reason)
+    if fault is not None and not left:
+        facts["error"] = fault.message
+    log.info("%s", _sentence(facts), extra={"facts": facts})
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _sentence(facts: Mapping[str, object]) -> str:
+    """A line of the log, for a reader; what is unknown is left out."""
+    tokens = (("prompt_tokens", "in"), ("cached_tokens", "cached"), ("output_tokens", "out"))
+    times = (("queue_s", "queue"), ("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("seconds", "all"))
+    parts = [f"{facts[key]} {word}" for key, word in tokens if facts.get(key) is not None]
+    parts += [f"{word} {facts[key]:.3f} s" for key, word in times if facts.get(key) is not None]
+    parts.append(f"end {facts['end']}" + (f": {facts['error']}" if "error" in facts else ""))
+    return f"{facts['user']} {facts['endpoint']} {facts['model']} {facts['id']}: {', '.join(parts)}"
 
 
 def as_messages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import logging.handlers
 import sys
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -115,7 +117,25 @@ class HarmlessFormatter(logging.Formatter):
         return harmless(super().format(record))
 
 
-def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
+class JsonFormatter(logging.Formatter):
+    """Formats a record as a JSON object in one line, with the data of its `facts`, if it has any:
+    those of a request (`app.gateway.exchange.log_end`).
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "process": record.process,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line | record.__dict__.get("facts", {}))
+
+
+def set_up(file: Path, level: str | None, *, stderr: bool, as_json: bool = False) -> RecentLines:
     """Send our modules' records at `level` and above to a file and, if wanted, to standard error.
     Other modules are logged from warning on. Returns the last lines.
 
@@ -125,6 +145,7 @@ def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
         file: the log file.
         level: a level by name; None is info for the file and warning for standard error.
         stderr: whether the log goes to standard error too. It must not while the interface shows.
+        as_json: whether a line is a JSON object, in the file and on standard error.
     """
     root = logging.getLogger()
     for handler in tuple(root.handlers):
@@ -148,12 +169,15 @@ def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
     sparing = Sparing()
     for handler in handlers:
         handler.addFilter(sparing)
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(
+            JsonFormatter() if as_json and handler is not recent else logging.Formatter(_FORMAT)
+        )
         root.addHandler(handler)
     if stderr:
         terminal = logging.StreamHandler(sys.stderr)
         terminal.setLevel((level or "warning").upper())
-        terminal.setFormatter(HarmlessFormatter("tui: %(levelname)s: %(message)s"))
+        plain = HarmlessFormatter("tui: %(levelname)s: %(message)s")
+        terminal.setFormatter(JsonFormatter() if as_json else plain)
         terminal.addFilter(sparing)
         terminal.addFilter(_is_for_person)
         root.addHandler(terminal)

@@ -104,7 +104,12 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
         SystemExit: SIGTERM came, or SIGHUP to a command that drains. All of the command's files and
             sockets are closed.
     """
-    recent = set_up(settings.log_file, settings.log_level, stderr=stderr)
+    recent = set_up(
+        settings.log_file,
+        settings.log_level,
+        stderr=stderr,
+        as_json=settings.log_format == "json",
+    )
     for name in unknown_variables():
         log.warning("the environment variable %s is not a setting and is ignored", name)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -149,6 +149,15 @@ class Common:
             autocompletion=_complete(lambda: ("debug", "info", "warning", "error")),
         ),
     ] = None
+    log_format: Annotated[
+        str | None,
+        Option(
+            "--log-format",
+            metavar="FORMAT",
+            help="Lines of the log: text, or json, an object for each.",
+            autocompletion=_complete(lambda: ("text", "json")),
+        ),
+    ] = None
     config: Config = None
 
 

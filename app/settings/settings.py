@@ -88,6 +88,7 @@ class Settings(BaseModel):
         knobs: the initial values of knobs by name (`engine.api.knobs.Knobs`).
         log_level: the lowest level that is logged; None is info for the file and warning for
             standard error.
+        log_format: whether the log has sentences, or a JSON object in each line.
         data_dir: the folder of the store and of crash reports.
         theme: the interface's theme; None is the default one.
         ascii: whether to draw with ASCII only; None does so on Linux's console (TERM=linux), whose
@@ -118,6 +119,7 @@ class Settings(BaseModel):
     sampling: dict[str, Any] = {}
     knobs: dict[str, Any] = {}
     log_level: Literal["debug", "info", "warning", "error"] | None = None
+    log_format: Literal["text", "json"] = "text"
     log_file: Location = Field(
         default_factory=lambda: user_log_path(APP, appauthor=False) / f"{APP}.log"
     )

@@ -27,6 +27,7 @@ class Exchange:
         started: whether any reply has one.
         finishes: how each reply ended; None while it runs.
         refusal: the error that the caller gets in place of the engine's abort.
+        left: whether the caller went away before the end.
         texts, thoughts: the pieces of each reply's text and thinking that were read.
         version: grows with every change.
     """
@@ -40,6 +41,7 @@ class Exchange:
     started: bool = False
     finishes: list[Finish | None] = field(default_factory=list)
     refusal: Fault | None = None
+    left: bool = False
     texts: list[list[str]] = field(default_factory=list)
     thoughts: list[list[str]] = field(default_factory=list)
     version: int = field(default_factory=next_version)
@@ -100,9 +102,10 @@ class Exchange:
         """Abort the unfinished replies in the engine.
 
         Args:
-            fault: the caller's error, if there is one.
+            fault: the caller's error; None if the caller has gone.
         """
         self.refusal = self.refusal or fault
+        self.left = self.left or (self.refusal is None and not self.has_ended)
         for submission, finish in zip(self.submissions, self.finishes, strict=True):
             if finish is None:
                 self.abort(submission.request_id)

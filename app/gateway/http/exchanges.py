@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from app.gateway.exchange import ENDED_KEPT, Waker
+from app.gateway.exchange import ENDED_KEPT, Waker, log_end
 from app.gateway.faults import Fault
 from app.gateway.http.exchange import Exchange
 from app.gateway.quotas import Quotas
@@ -61,8 +62,14 @@ class Exchanges:
         return iter(tuple(self._open))
 
     @contextmanager
-    def run(self, user: str, submissions: Sequence[Submission]) -> Iterator[Exchange]:
-        """Submit a request to the engine. Leaving the context aborts unfinished replies."""
+    def run(
+        self, user: str, submissions: Sequence[Submission], endpoint: str
+    ) -> Iterator[Exchange]:
+        """Submit a request to the engine. Leaving the context aborts unfinished replies.
+
+        Args:
+            endpoint: where the request came in, for the log.
+        """
         exchange = Exchange(
             user, tuple(submissions), self._clock(), self._client.abort, self._began
         )
@@ -84,6 +91,10 @@ class Exchanges:
             for _ in submissions:
                 self._quotas.ended(user)
             self._tally.ended()
+            model = self._client.status().model
+            ids = (one.request_id for one in submissions)
+            for one in itertools.zip_longest(ids, exchange.streams, exchange.finishes):
+                log_end(user, endpoint, model, *one, exchange.fault, left=exchange.left)
             if not exchange.started:
                 # Such a request may be very large, and has no output to show, so it is not kept.
                 for submission in submissions:

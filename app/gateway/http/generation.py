@@ -120,7 +120,7 @@ class Generation(Endpoint, Generic[T]):
             submissions = self.submissions(user, asked)
             _check_alternatives(submissions, self.service)
             form = self.form(asked, model, submissions)
-            with self.service.exchanges.run(user, submissions) as exchange:
+            with self.service.exchanges.run(user, submissions, "batch") as exchange:
                 await _read(exchange, form)
         return form.whole()
 
@@ -136,7 +136,7 @@ class Generation(Endpoint, Generic[T]):
         self.service.admission.check_room(user, len(submissions))
         form = self.form(asked, model, submissions)
         headers = ignored_headers(asked)
-        with self.service.exchanges.run(user, submissions) as exchange:
+        with self.service.exchanges.run(user, submissions, request.url.path) as exchange:
             gone = asyncio.create_task(until_gone(request))
             gone.add_done_callback(lambda _: exchange.cancel())
             try:

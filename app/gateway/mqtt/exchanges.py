@@ -7,12 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from app.gateway.exchange import ENDED_KEPT, Waker
+from app.gateway.exchange import ENDED_KEPT, Waker, fault_of, log_end
 from app.gateway.faults import Fault
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import Exchange
 from app.gateway.mqtt.transport.link import Link
 from app.gateway.quotas import Quotas
+from app.gateway.sources import MQTT
 from app.gateway.tally import Tally
 from app.gateway.view import Transcript
 from app.store.database import DeletedError, StoreError
@@ -210,9 +211,19 @@ class Exchanges:
                 self._retry_due = True
                 self._loop.call_later(RETRY_SECONDS, self._retry)
             return
+        model = self._client.status().model
         for exchange, ending in endings:
             self._close(exchange)
             self._tally.ended()
+            log_end(
+                exchange.caller.user,
+                MQTT,
+                model,
+                exchange.engine_id,
+                exchange.stream,
+                exchange.finish,
+                fault_of(exchange.finish, exchange.refusal),
+            )
             self._delivery.publish(
                 exchange.key, exchange.attempt, exchange.reply_to.message(ending)
             )

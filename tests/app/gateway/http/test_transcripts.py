@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.gateway.exchange import ENDED_KEPT
@@ -74,3 +76,40 @@ def test_a_prompt_is_seen_as_a_message(serving: HttpServing) -> None:
         ("user", "Once"),
         ("assistant", "And then: Once"),
     ]
+
+
+def facts(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The lines of the log for replies that are over, as data."""
+    return [one.__dict__["facts"] for one in caplog.records if "facts" in one.__dict__]
+
+
+def test_each_reply_has_a_line_in_the_log(
+    serving: HttpServing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "app.gateway.exchange")
+    assert serving.ask("hello there", n=2).status_code == 200
+    first, second = facts(caplog)
+    asked = serving.engine.submissions
+    assert [first["id"], second["id"]] == [one.request_id for one in asked]
+    known = {"user": "anybody", "endpoint": "/v1/chat/completions", "end": "stop"}
+    assert first.items() >= known.items()
+    assert first["model"] == serving.engine.status().model
+    assert first["output_tokens"] == 4
+    assert min(first[key] for key in ("queue_s", "ttft_s", "tpot_s", "seconds")) >= 0
+    assert "error" not in first
+    line = caplog.messages[0]
+    assert line.startswith(f"anybody /v1/chat/completions {first['model']} {first['id']}: ")
+    assert line.endswith(", end stop")
+
+
+def test_a_reply_without_its_client_has_a_line_too(
+    serving: HttpServing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "app.gateway.exchange")
+    monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
+    body = {"messages": [{"role": "user", "content": "hello there"}], "stream": True}
+    with serving.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        next(answer.iter_lines())
+    serving.until(lambda: bool(facts(caplog)))
+    (left,) = facts(caplog)
+    assert (left["user"], left["end"]) == ("anybody", "left")

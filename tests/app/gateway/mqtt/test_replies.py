@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_asking import finish
 from tests.support.mqtt_peer import Peer, peer
@@ -114,3 +116,17 @@ def test_thinking_has_fields_of_its_own(broker: Mosquitto, alice: Peer, tmp_path
             ("hi", ""),
             ("Hello you", "They greet me."),
         ]
+
+
+def test_each_reply_has_a_line_in_the_log(
+    served: Serving, alice: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "app.gateway.exchange")
+    alice.ask("1", "tell me all of it")
+    served.accepted(1)
+    final = finish(served, alice, "1")
+    (facts,) = (one.__dict__["facts"] for one in caplog.records if "facts" in one.__dict__)
+    assert (facts["user"], facts["endpoint"], facts["end"]) == ("alice", "mqtt", "stop")
+    assert facts["id"] == served.engine.submissions[0].request_id
+    assert facts["output_tokens"] == final["usage"]["completion_tokens"]
+    assert facts["ttft_s"] * 1000 == pytest.approx(final["timings"]["ttft_ms"], abs=0.01)
