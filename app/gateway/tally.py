@@ -9,7 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from app.gateway.faults import Fault
-from app.gateway.view import BadMessage, Rejection, UserView
+from app.gateway.view import BadMessage, Rejection, Used, UserView
+from engine.api.stream import Usage
 from engine.api.telemetry import Distribution, Samples
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ EXCERPT_BYTES = 200
 TOPIC_LENGTH = 600
 _USERS_KEPT = 1000
 USERS_SHOWN = 20
+OTHERS = "(other users)"
 
 
 class Tally:
@@ -37,6 +39,8 @@ class Tally:
         accepted, finished: the number of requests accepted and ended since the start.
         rejected_by_user: the number of refused requests by user. Only the most recently refused
             users are kept.
+        used: replies and tokens by user, since the start. All users behind the first thousand are
+            one, `OTHERS`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -51,10 +55,23 @@ class Tally:
         self.accepted = 0
         self.finished = 0
         self.rejected_by_user: dict[str, int] = {}
+        self.used: dict[str, Used] = {}
 
     def ended(self) -> None:
         self.finished += 1
         self._ends.append(self._clock())
+
+    def count_reply(self, user: str, usage: Usage) -> None:
+        """Count a reply and its tokens for its user."""
+        if user not in self.used and len(self.used) >= _USERS_KEPT:
+            user = OTHERS
+        before = self.used.get(user, Used())
+        self.used[user] = Used(
+            before.replies + 1,
+            before.prompt_tokens + usage.prompt_tokens,
+            before.cached_tokens + usage.cached_tokens,
+            before.output_tokens + usage.completion_tokens,
+        )
 
     def first_token(self, seconds: float) -> None:
         """Record the first token of a request, so many seconds after it was published."""

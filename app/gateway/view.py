@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.store.conversation import Conversation, Message
 from engine.api.stream import Thought
@@ -57,6 +57,19 @@ class UserView:
     running: int
     waiting: int
     rejected: int
+
+
+class Used(NamedTuple):
+    """Replies of a user that the engine ended, and their tokens.
+
+    Attributes:
+        prompt_tokens: with those that were in the cache.
+    """
+
+    replies: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

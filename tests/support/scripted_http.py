@@ -22,6 +22,7 @@ VIEW = HttpView(
     first_token=Distribution.of(()),
     bad=(),
     users=(),
+    used={},
 )
 
 

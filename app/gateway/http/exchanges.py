@@ -91,6 +91,8 @@ class Exchanges:
             for _ in submissions:
                 self._quotas.ended(user)
             self._tally.ended()
+            for finish in filter(None, exchange.finishes):
+                self._tally.count_reply(user, finish.usage)
             model = self._client.status().model
             ids = (one.request_id for one in submissions)
             for one in itertools.zip_longest(ids, exchange.streams, exchange.finishes):

@@ -315,6 +315,7 @@ class HttpGateway(ThreadedGateway):
             first_token=tally.first_tokens,
             bad=tally.bad_messages,
             users=tally.users((one.user, one.started) for one in exchanges),
+            used=dict(tally.used),
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.gateway.view import GatewayView, Transcripts
+from app.gateway.view import GatewayView, Transcripts, Used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +17,13 @@ class HttpView(GatewayView):
         url: the gateway's URL.
         draining: whether it accepts nothing new.
         connections: open connections.
+        used: replies and tokens since the start, by user.
     """
 
     url: str
     draining: bool
     connections: int
+    used: Mapping[str, Used]
 
 
 class HttpSide(Transcripts, Protocol):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.gateway.faults import Fault
-from app.gateway.tally import Tally
+from app.gateway.tally import OTHERS, Tally
+from app.gateway.view import Used
+from engine.api.stream import Usage
 from tests.support.clock import VirtualClock
 
 WRONG = Fault(401, "the API key is not known here")
@@ -38,3 +40,13 @@ def test_a_flood_of_sources_is_forgotten() -> None:
     for number in range(70_000):
         tally.denied(WRONG, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(tally._sources) == 1000
+
+
+def test_users_behind_the_first_thousand_are_counted_together() -> None:
+    tally = Tally(VirtualClock())
+    for number in range(1003):
+        tally.count_reply(str(number), Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=1))
+    tally.count_reply("0", Usage(prompt_tokens=1, completion_tokens=1, cached_tokens=0))
+    assert len(tally.used) == 1001
+    assert tally.used["0"] == Used(2, 6, 1, 3)
+    assert tally.used[OTHERS] == Used(3, 15, 3, 6)

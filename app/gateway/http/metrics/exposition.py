@@ -370,6 +370,16 @@ def _of_http(view: HttpView) -> Iterator[Metric]:
         ("http_requests_finished", "Requests over HTTP that have ended.", view.finished),
     ):
         yield CounterMetricFamily(OWN + name, help_text, value)
+    for name, help_text in (
+        ("replies", "Replies over HTTP that ended."),
+        ("prompt_tokens", "Prompt tokens of these replies, including cached ones."),
+        ("cached_tokens", "Prompt tokens of these replies that were cached."),
+        ("output_tokens", "Output tokens of these replies."),
+    ):
+        of_users = CounterMetricFamily(f"{OWN}user_{name}", help_text, labels=("user",))
+        for user, used in view.used.items():
+            of_users.add_metric((user,), getattr(used, name))
+        yield of_users
     refusals = CounterMetricFamily(
         f"{OWN}http_refusals", "Requests over HTTP that were refused.", labels=("code", "reason")
     )

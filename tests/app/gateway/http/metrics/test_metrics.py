@@ -158,6 +158,9 @@ def test_values_are_those_of_the_requests(serving: HttpServing) -> None:
     assert value(found, "vllm:request_success_total", finished_reason="stop") == 2
     assert value(found, "vllm:e2e_request_latency_seconds_count") == 2
     assert value(found, "batchdeck:http_requests_accepted_total") == 2
+    assert value(found, "batchdeck:user_replies_total", user="anybody") == 2
+    assert value(found, "batchdeck:user_prompt_tokens_total", user="anybody") == prompts
+    assert value(found, "batchdeck:user_output_tokens_total", user="anybody") == tokens
     assert value(found, "batchdeck:step_phase_seconds_total", phase="forward") > 0
     assert value(found, "batchdeck:knob", knob="max_num_seqs") == 32
     assert value(found, "batchdeck:knob", knob="paused") == 0
