@@ -1,14 +1,14 @@
 """The forward pass on a GPU: the program as launches, its graphs, and a runner of depth 2.
 
-The graph of `engine.model.program` becomes launches, verified operation by operation when they are
-made, as on a processor. Products are cuBLAS's, with the residual added in place, or for few rows a
-kernel of ours, where that is faster. The rest are Triton kernels (`engine.triton`): norms, the
-rotation with the store of keys and values, attention, gate with up, and elementwise operations. A
-layer of Llama's kind is nine launches. A model that cannot be read runs module by module with
-Triton's attention, one step at a time, and the log says so. If a kernel is wrong, the model is
-loaded again and torch launches that operation; if one does not compile, or attention is wrong,
-torch alone computes the model. If the kernels that choose tokens do not compile, torch chooses
-them, one step at a time.
+The graph of `engine.model.program` becomes launches, by a function for each kind of operation
+(`LAUNCHES`), verified operation by operation when they are made, as on a processor. Products are
+cuBLAS's, with the residual added in place, or for few rows a kernel of ours, where that is faster.
+The rest are Triton kernels (`engine.triton`): norms, the rotation with the store of keys and
+values, attention, gate with up, and elementwise operations. A layer of Llama's kind is nine
+launches. A model that cannot be read runs module by module with Triton's attention, one step at a
+time, and the log says so. If a kernel is wrong, the model is loaded again and torch launches that
+operation; if one does not compile, or attention is wrong, torch alone computes the model. If the
+kernels that choose tokens do not compile, torch chooses them, one step at a time.
 
 - `StepInputs` lays out everything that the launches of a step read in one run of words: token ids,
   positions, the blocks that tables grow by, work lists, and each row's sampling. So a step is one

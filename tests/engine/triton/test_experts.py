@@ -12,7 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from engine.model.gpu.program import way_of
+from engine.model.gpu.launches import way_of
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.operations.experts import Gating
 from engine.model.program.routing import Routing
