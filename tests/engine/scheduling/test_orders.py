@@ -117,11 +117,6 @@ class TestLift:
         taken = [admit(queue).origin.user for _ in range(8)]
         assert taken == ["new", "a"] * 4
 
-    def test_the_first_of_all_starts_at_nothing(self) -> None:
-        queue = make_queue()
-        push(queue, ask(1, "a", 5), ask(2, "b", 1))
-        assert [admit(queue).ordinal for _ in range(2)] == [1, 2]
-
 
 class TestCountersSurvive:
     """A change of weights, or of anything else, takes nobody's counter away."""

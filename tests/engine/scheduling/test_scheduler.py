@@ -12,7 +12,7 @@ from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, ORDER_NAMES, Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.waiting import in_words
-from engine.batch.plan import Request, Row
+from engine.batch.plan import Request
 from engine.cache.manager import KVCache
 from engine.core.failures import drop_doubtful, undo
 from engine.scheduling.composer import Policy, StepComposer
@@ -249,18 +249,3 @@ def test_parked_members_hold_their_slots() -> None:
     state = next(s for s in engine.snapshot().knobs if s.name == "max_num_seqs")
     assert (state.effective, state.note) == (3, "2 more than requested still run")
     engine.finish()
-
-
-def test_scheduler_is_pure() -> None:
-    """Scheduler, cache and policies run without a runner, a clock or a model."""
-    config = EngineConfig(
-        num_blocks=8, block_size=4, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=16
-    )
-    knobs = Knobs(max_num_seqs=2, max_num_batched_tokens=16)
-    scheduler = Scheduler(KVCache(config, "key"), knobs)
-    scheduler.add(make_request(1, [1, 2, 3]))
-    planned = scheduler.plan(knobs, 0.0)
-    assert planned is not None
-    assert planned.plan.rows == (
-        Row(seq=1, start=0, count=3, new_blocks=(0,), samples=True, prefill=True),
-    )

@@ -34,11 +34,6 @@ def test_the_longest_makes_way() -> None:
     assert [job.ordinal for job in on_time(jobs, 0.0, 10.0)] == [1, 2]
 
 
-def test_one_that_can_never_be_in_time_takes_nobody_else_along() -> None:
-    jobs = jobs_of([(5, 200), (5, 10), (5, 10)])
-    assert [job.ordinal for job in on_time(jobs, 0.0, 10.0)] == [1, 2]
-
-
 def test_nothing_is_late_without_a_rate() -> None:
     jobs = jobs_of([(9, 10**6), (2, 10**6)])
     assert [job.ordinal for job in on_time(jobs, 0.0, float("inf"))] == [1, 0]

@@ -88,14 +88,6 @@ def shapes(engine: CoreHarness) -> list[list[tuple[int, int, bool]]]:
     ]
 
 
-def test_the_chunk_cap_leaves_budget_for_others() -> None:
-    engine = CoreHarness(max_num_batched_tokens=10, prefill_chunk=4)
-    for i in range(4):
-        engine.submit(f"r{i}", list(range(100 * i, 100 * i + 9)), 1)
-    engine.step()
-    assert shapes(engine)[0] == [(1, 4, True), (2, 4, True), (3, 2, True)]
-
-
 def test_knobs_hold_from_the_next_step_on() -> None:
     engine = CoreHarness(max_num_batched_tokens=32, max_num_seqs=4)
     engine.submit("a", list(range(40)), 2)
