@@ -96,32 +96,6 @@ class TestPriorities:
         assert head(engine) == (["c", "b"] if order == "priority" else ["b", "c"])
         engine.finish()
 
-    def test_an_idle_core_takes_another_head(self) -> None:
-        """Paused, nothing is admitted, but the next snapshot says who is next."""
-        engine = CoreHarness(paused=True)
-        for name in "ab":
-            engine.submit(name, PROMPT, 2)
-        engine.run()
-        engine.core.set_priority("b", 7)
-        assert not engine.core.idle
-        engine.run()
-        views = [
-            (view.request_id, view.priority, in_words(view.wait))
-            for view in engine.snapshot().requests
-        ]
-        assert views == [("b", 7, "paused"), ("a", 0, "behind 1: paused")]
-        engine.core.change_knobs({"paused": False}, "test")
-        engine.finish()
-
-    def test_unknown_and_ended_ones(self) -> None:
-        engine = CoreHarness()
-        engine.submit("a", PROMPT, 1)
-        engine.finish()
-        for name in ("a", "nobody"):
-            engine.core.set_priority(name, 3)
-        assert engine.core.idle
-        assert [view.priority for view in engine.snapshot().requests] == [0]
-
 
 def head(engine: CoreHarness) -> list[str]:
     return [request.request_id for request in engine.scheduler.waiting.head(9)]

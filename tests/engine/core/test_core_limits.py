@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError
 from engine.api.lifecycle import FinishReason
 from engine.core.admission import MAX_PRIORITY
@@ -101,11 +100,6 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
 
 class TestLargestStep:
     """Memory is sized for the envelope, so no knob leads out of it."""
-
-    def test_a_budget_below_one_token_a_sequence_is_refused(self) -> None:
-        with pytest.raises(InvalidConfigError, match="max_num_seqs") as caught:
-            EngineConfig(num_blocks=4, max_model_len=8, max_num_seqs=9, max_num_batched_tokens=8)
-        assert caught.value.param == "max_num_batched_tokens"
 
     def test_the_largest_step_is_full_and_no_larger(self) -> None:
         engine = CoreHarness(max_num_seqs=4, max_num_batched_tokens=16)

@@ -137,20 +137,6 @@ class TestTouchBeforeGiving:
         assert "no blocks" in in_words(engine.snapshot().head_wait)
         engine.finish()
 
-    def test_the_tail_is_evicted_first(self) -> None:
-        engine = CoreHarness(num_blocks=6)
-        engine.submit("first", list(range(20)), 1)
-        engine.finish()
-        table = row_of(engine.runner.plans[0], 1).new_blocks
-        engine.submit("second", list(range(500, 511)), 1)  # 3 blocks, 1 of them free
-        engine.step()
-        evicted = engine.records[-1].blocks.blocks(BlockChange.EVICTED)
-        assert evicted == (table[4], table[3])
-        engine.finish()
-        engine.submit("third", list(range(20)), 1)
-        engine.finish()
-        assert engine.ends["third"].usage.cached_tokens == 12
-
 
 class TestPublishAfterTheForwardPass:
     """Only full blocks are findable, and only once the pass that filled them has run."""
