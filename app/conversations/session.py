@@ -7,15 +7,17 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 from app.conversations.history import History
 from app.store.conversation import Attachment, Conversation, Message
 from app.store.database import StoreError
 from app.store.journal import Journal, JournalEntry
 from app.store.store import Store
-from engine.api.client import EngineClient, Submission, new_request_id
+from engine.api.client import Submission, new_request_id
 from engine.api.errors import InvalidRequestError
 from engine.api.origin import Origin
+from engine.api.status import EngineStatus
 from engine.api.stream import Delta, Finish, RequestStream, Thought
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,18 @@ log = logging.getLogger(__name__)
 # The most that a crash may lose. A write of 4,000 characters takes 0.03 ms, so 20 streaming
 # sessions spend 0.03 % of a core on it.
 SAVE_SECONDS = 2.0
+
+
+class ChatEngine(Protocol):
+    """The part of `EngineClient` that a session calls."""
+
+    def submit(
+        self, submission: Submission, wake: Callable[[], None] | None = None
+    ) -> RequestStream: ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    def status(self) -> EngineStatus: ...
 
 
 class ChatSession:
@@ -42,7 +56,7 @@ class ChatSession:
 
     def __init__(
         self,
-        client: EngineClient,
+        client: ChatEngine,
         conversation: Conversation,
         store: Store | None = None,
         sampling: Mapping[str, object] | None = None,

@@ -24,6 +24,7 @@ GLOSSES = {
     "TPOT": "time per output token after the first, the mean over a reply",
     "ITL": "inter-token latency, the gap between one token of a reply and the next",
     "queue": "the time from a request's arrival to its first step",
+    "E2E": "end to end, from a request's arrival to its last token",
     "p50": "half of the samples are below it",
     "p99": "99 of 100 samples are below it",
     "n": "the number of samples",
@@ -32,6 +33,7 @@ GLOSSES = {
     # The KV cache.
     "KV": "the share of the KV cache that requests hold; the rest is free or evictable",
     "blk": "blocks of the KV cache, each with the keys and values of a few tokens",
+    "used": "blocks that one request holds",
     "shared": "blocks that several requests hold, because their prompts begin alike; short: shrd",
     "reserved": "blocks that are held for later tokens of a request; short: resv",
     "cached": "blocks of ended requests, kept for prompts that begin alike until they are evicted",
@@ -41,6 +43,7 @@ GLOSSES = {
     "prefix hit": "the share of prompt tokens that were found in the cache, since the start",
     "preempted": "how often a running request lost its blocks to another and waited again",
     # A chat and its requests.
+    "prompt": "tokens of a request's prompt",
     "tok": "output tokens of a reply so far",
     "src": "where the request came from: this screen, HTTP or MQTT",
     "ctx": "tokens of the chat with the draft, of the most that fit; ~ is an estimate",

@@ -67,7 +67,13 @@ class Browser:
         self._folder.cleanup()
 
     def open(
-        self, url: str, width: int = 1280, height: int = 800, *, dark: bool = False
+        self,
+        url: str,
+        width: int = 1280,
+        height: int = 800,
+        *,
+        dark: bool = False,
+        contrast: bool = False,
     ) -> BrowserPage:
         """A page in a context of its own: nothing is kept from the one before."""
         context = self._link.call("Target.createBrowserContext")["browserContextId"]
@@ -75,7 +81,11 @@ class Browser:
             "Target.createTarget", url="about:blank", browserContextId=context
         )["targetId"]
         session = self._link.call("Target.attachToTarget", targetId=target, flatten=True)
-        return BrowserPage(self._link, session["sessionId"], context, url, width, height, dark)
+        wishes = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-contrast": "more" if contrast else "no-preference",
+        }
+        return BrowserPage(self._link, session["sessionId"], context, url, width, height, wishes)
 
 
 class BrowserPage:
@@ -92,13 +102,13 @@ class BrowserPage:
         url: str,
         width: int,
         height: int,
-        dark: bool,
+        wishes: dict[str, str],
     ) -> None:
         self._link, self._session, self._context = link, session, context
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        features = [{"name": name, "value": value} for name, value in wishes.items()]
+        self._call("Emulation.setEmulatedMedia", features=features)
         self.resize(width, height)
         self._load("Page.navigate", url=url)
         # What was told may be that the blank one has come.
@@ -146,8 +156,10 @@ class BrowserPage:
         self._call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
-        code = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}[key]
-        text = {"text": "\r"} if key == "Enter" else {}
+        codes = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39}
+        codes["Delete"] = 46
+        code = codes.get(key) or ord(key.upper())
+        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         about = {"key": key, "code": key, "windowsVirtualKeyCode": code}
         self._call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
         self._call("Input.dispatchKeyEvent", type="keyUp", **about)
@@ -167,6 +179,17 @@ class BrowserPage:
             elif event["method"] == "Runtime.consoleAPICalled" and about["type"] == "error":
                 found.append(json.dumps(about["args"]))
         return found
+
+    @property
+    def requests(self) -> list[str]:
+        """The addresses that it has requested."""
+        self.value("0")
+        return [
+            event["params"]["request"]["url"]
+            for event in self._link.events
+            if event.get("sessionId") == self._session
+            and event["method"] == "Network.requestWillBeSent"
+        ]
 
     def close(self) -> None:
         self._link.call("Target.disposeBrowserContext", browserContextId=self._context)

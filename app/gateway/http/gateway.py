@@ -19,11 +19,13 @@ from app.gateway.faults import Fault
 from app.gateway.http.access import Access, Pages
 from app.gateway.http.application import make_application
 from app.gateway.http.batches.batching import Batching
+from app.gateway.http.batches.shelf import Shelf
 from app.gateway.http.connection import Connection, Connections
 from app.gateway.http.exchange import Exchange
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.metrics.exposition import Exposition
 from app.gateway.http.metrics.watch import Watch
+from app.gateway.http.page.chats import PageChats
 from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.page.routes import page_routes
 from app.gateway.http.service import Service
@@ -64,7 +66,8 @@ class HttpGateway(ThreadedGateway):
     """A separate thread with an event loop, so that neither the screen nor a step waits for it.
 
     A request's work ends with it: nothing is journalled, because the client holds the connection
-    and sees at once if there is no answer. Files and batches are in the store.
+    and sees at once if there is no answer. Files, batches and the chats of the page are in the
+    store.
 
     Args:
         store_file: the file of that store.
@@ -127,7 +130,9 @@ class HttpGateway(ThreadedGateway):
             sampling=dict(sampling or {}),
             separate_caches=settings.separate_caches,
         )
-        self._batching = Batching(service, settings, store_file, self._thread.loop)
+        self._shelf = Shelf(store_file, settings.stored_bytes)
+        self._batching = Batching(service, settings, self._shelf, self._thread.loop)
+        self._chats = PageChats(service, self._shelf, self._thread.loop)
         wanted = max(MOST_CONNECTIONS, 2 * settings.max_requests)
         limit = raise_limit(wanted + DESCRIPTORS_LEFT)
         most = min(wanted, max(limit - DESCRIPTORS_LEFT, limit // 2))
@@ -141,7 +146,7 @@ class HttpGateway(ThreadedGateway):
 
     def _make_server(self, service: Service) -> uvicorn.Server:
         settings = self._settings
-        page = page_routes(service, self._live)
+        page = page_routes(service, self._live, self._chats)
         cert, key = settings.cert_file, settings.key_file
         metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
         application: ASGIApp = make_application(
@@ -186,7 +191,7 @@ class HttpGateway(ThreadedGateway):
         """Release its resources, also those of a gateway that was never started."""
         self._socket.close()
         self._driver.close()
-        self._batching.close()
+        self._shelf.close()
         if (traces := self._traces) is not None:
             self._traces = None
             traces.close()
@@ -206,8 +211,9 @@ class HttpGateway(ThreadedGateway):
         return found or self._batching.transcript(request_id)
 
     def holds(self, conversation_id: str) -> bool:
-        """Always False: a client sends the whole chat with each request."""
-        return False
+        """Whether a page of another user has the chat open; other clients send the whole chat with
+        each request."""
+        return self._chats.holds(conversation_id)
 
     # Called on the loop.
 
@@ -238,6 +244,7 @@ class HttpGateway(ThreadedGateway):
             if not self._thread.failed.is_set():
                 await self._drain()
             self._live.close()
+            self._chats.close()
             accepting.cancel()
             await asyncio.wait([accepting])
             self._socket.close()

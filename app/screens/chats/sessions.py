@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from app.conversations.session import ChatSession
-from app.gateway.sources import MQTT
+from app.gateway.sources import THEIRS
 from app.screens.chats.chat_settings import ChatSettings, Defaults
 from app.screens.chats.numbering import Numbering
 from app.screens.chats.open_session import OpenSession
@@ -78,7 +78,7 @@ class SessionList:
         failed = store.failed()
         self.sessions: list[OpenSession] = []
         self.closed: list[OpenSession] = []
-        own = [conversation for conversation in kept if conversation.source != MQTT]
+        own = [conversation for conversation in kept if conversation.source not in THEIRS]
         if new := [conversation for conversation in own if conversation.number is None]:
             self._number(new)
         for conversation in own:
@@ -161,7 +161,7 @@ class SessionList:
                 conversation = self.store.conversation(conversation_id)
                 if conversation is None:
                     return False
-                is_theirs = conversation.source == MQTT
+                is_theirs = conversation.source in THEIRS
                 session = self._watch(conversation) if is_theirs else self._open(conversation)
                 session.read()
             self.sessions.append(session)

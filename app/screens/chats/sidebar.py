@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from app.gateway.sources import MQTT
+from app.gateway.sources import THEIRS
 from app.screens.chats.entries import mark_of
 from app.screens.chats.open_session import UNTITLED, OpenSession
 from app.screens.chats.sessions import SessionList
@@ -71,7 +71,7 @@ class Sidebar:
         title, number, model, age, mark = UNTITLED, None, "", "", Mark.IDLE
         if listed is not None:
             title, model = listed.title or UNTITLED, listed.model
-            if listed.source == MQTT:
+            if listed.source in THEIRS:
                 title = f"@{listed.user} {title}"
             age = _age(self._clock() - listed.updated)
             number = self._sessions.numbering.letter_of(key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 from starlette.routing import Route
 
@@ -34,20 +33,20 @@ class Batching:
 
     Args:
         service: the gateway's service.
-        store_file: the file that stores files and batches.
+        shelf: the store of files and batches.
     """
 
     def __init__(
         self,
         service: Service,
         settings: HttpSettings,
-        store_file: Path,
+        shelf: Shelf,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         client = service.client
         self._service = service
         self._settings = settings
-        self._shelf = Shelf(store_file, settings.stored_bytes)
+        self._shelf = shelf
         self._answerer = Answerer(
             client,
             loop=loop,
@@ -93,7 +92,3 @@ class Batching:
     def transcript(self, request_id: str) -> Transcript | None:
         """The chat of a batch request, by the engine's id; callable from any thread."""
         return self._answerer.exchanges.transcript(request_id)
-
-    def close(self) -> None:
-        """Close the store after all pending calls."""
-        self._shelf.close()

@@ -1,4 +1,5 @@
-"""Shelf and Sweep: the store of files and batches, for the gateway's loop, and what leaves it."""
+"""Shelf and Sweep: the store of files, batches and chats, for the gateway's loop, and what leaves
+it."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ class Shelf:
                 self._trouble, self._logged_at = str(error), now
                 log.error("%s", error)
             # Clients must not see paths on the server.
-            text = "the server's store of files and batches cannot be used now; the server's log"
+            text = "the server's store cannot be used now; the server's log"
             raise Fault(503, f"{text} says why", reason="store") from error
 
     def _close(self) -> None:

@@ -41,7 +41,7 @@ export class Deck {
     this.arrivals = []; // When steps came, with their tokens, for the rates.
     this.changes = [];
     this.requests = [];
-    this.mine = new Set(); // The ids of what was asked from this page.
+    this.mine = new Set(); // The ids of requests of chats that were on view here.
     this.chosen = null;
     this.epoch = null;
     this.strip = new StepStrip(this);
@@ -61,6 +61,7 @@ export class Deck {
   makeLegend() {
     const names = ["used", "shared", "reserved", "pinned", "cached", "free"];
     this.legend = new Map(names.map((name) => [name, make("span", `key ${name}`, name)]));
+    for (const [name, node] of this.legend) node.dataset.name = name;
     find("cache-legend").append(...this.legend.values());
   }
 
@@ -68,8 +69,20 @@ export class Deck {
     this.hello = hello;
     this.table.head(hello.operator);
     this.panel.greet(hello);
+    this.explain();
     // The next frame has the knobs and the last steps again.
     this.epoch = null;
+  }
+
+  /** Explain the figures where the pointer is. */
+  explain() {
+    for (const node of document.querySelectorAll("#deck dt, #deck .key, #deck th")) this.gloss(node, node.dataset.name ?? node.textContent);
+    this.gloss(find("goodput"), "goodput");
+  }
+
+  gloss(node, name) {
+    const words = this.hello?.glosses[name];
+    if (words) node.title = words;
   }
 
   take(frame) {
@@ -172,6 +185,7 @@ export class Deck {
       if (!one) {
         one = make("div");
         one.append(make("dt", "", name), make("dd"));
+        this.gloss(one, name);
         find("kpis").append(one);
         this.kpis.set(name, one);
       }
@@ -212,6 +226,7 @@ export class Deck {
     const row = make("tr");
     const head = make("th", "left", label);
     head.scope = "row";
+    this.gloss(head, label);
     const [p50, p99, count] = [make("td"), make("td"), make("td")];
     const axis = make("td", "axis");
     const range = make("div", "range");

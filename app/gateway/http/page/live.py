@@ -21,12 +21,31 @@ from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.service import Service
 from app.system.versions import version
 from engine.api.errors import ErrorInfo
+from engine.api.glossary import GLOSSES, gloss, glosses
 from engine.api.knobs import KNOB_SPECS
 
-_HEADERS = {
+EVENT_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-store",
     "x-accel-buffering": "no",
+}
+# The explanation of each figure, by its name on the page.
+PAGE_GLOSSES = {
+    **glosses(
+        *("running", "waiting", "prefill", "decode", "step", "preempted", "queue", "TTFT", "TPOT"),
+        *("ITL", "E2E", "p50", "p99", "n", "prompt"),
+        *("used", "shared", "reserved", "pinned", "cached", "free"),
+    ),
+    "output tok/s": GLOSSES["tok/s"],
+    "prompt tok/s": f"the same of prompts; prefill: {GLOSSES['prefill']}",
+    "KV used": GLOSSES["KV"],
+    "prefix hits": GLOSSES["prefix hit"],
+    "TTFT p50": gloss("TTFT", "p50"),
+    "TPOT p50": gloss("TPOT", "p50"),
+    "ITL p99": gloss("ITL", "p99"),
+    "out": GLOSSES["tok"],
+    "blocks": GLOSSES["blk"],
+    "goodput": GLOSSES["good"],
 }
 # The limit of a message over MQTT: all knobs at once take 2 KiB.
 MAX_BYTES = 1 << 16
@@ -96,18 +115,18 @@ class Live(Endpoint):
 
     async def _listen(self, request: Request, send: Send, visitor: Visitor) -> Response | None:
         if request.method == "HEAD":
-            return Response(headers=_HEADERS)
-        headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+            return Response(headers=EVENT_HEADERS)
+        headers = [(name.encode(), value.encode()) for name, value in EVENT_HEADERS.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         gone = asyncio.create_task(until_gone(request))
         try:
             hello = _greeting(visitor) | {"sampling": sorted(self.service.sampling)}
-            await send(_event(b"hello", encoded(hello)))
+            await send(encoded_event(b"hello", encoded(hello)))
             async with aclosing(self._feed.events(visitor.is_operator)) as events:
                 async for event in events:
                     if gone.done():
                         return None
-                    await send(_event(b"frame", event))
+                    await send(encoded_event(b"frame", event))
         finally:
             gone.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -124,10 +143,12 @@ def _greeting(visitor: Visitor) -> dict[str, object]:
         "operator": visitor.is_operator,
         "version": version("batchdeck") or "unknown",
         "knobs": specs,
+        "glosses": PAGE_GLOSSES,
     }
 
 
-def _event(kind: bytes, data: bytes) -> dict[str, object]:
+def encoded_event(kind: bytes, data: bytes) -> dict[str, object]:
+    """An event as a message of ASGI."""
     body = b"event: " + kind + b"\ndata: " + data + b"\n\n"
     return {"type": "http.response.body", "body": body, "more_body": True}
 

@@ -10,8 +10,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from app.gateway.http.page.chat_routes import chat_routes
+from app.gateway.http.page.chats import PageChats
 from app.gateway.http.page.live import Live, LiveKnobs, Visitors
 from app.gateway.http.page.live_feed import LiveFeed
+from app.gateway.http.page.owners import Owners
 from app.gateway.http.service import Service
 
 FOLDER = Path(__file__).parent
@@ -68,11 +71,12 @@ class Asset:
         await response(scope, receive, send)
 
 
-def page_routes(service: Service, feed: LiveFeed) -> list[Route]:
+def page_routes(service: Service, feed: LiveFeed, chats: PageChats) -> list[Route]:
     visitors = Visitors(service.access, service.pages)
     return [
         Route("/", Asset("index.html"), methods=["GET"]),
         *(Route(f"/page/{name}", Asset(name), methods=["GET"]) for name in ASSETS),
         Route("/live", Live(service, visitors, feed), methods=["GET"]),
         Route("/live/knobs", LiveKnobs(service, visitors), methods=["POST"]),
+        *chat_routes(service, Owners(visitors, is_open=service.access.is_open), chats),
     ]

@@ -22,6 +22,7 @@ from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.page.routes import FOLDER, MODULES
 from app.gateway.http.settings import HttpSettings
 from engine.api.client import ChatMessage, Submission
+from engine.api.glossary import GLOSSES, gloss
 from engine.api.origin import Origin
 from engine.api.status import OffPath
 from tests.support.http_serving import HttpServing, http_serving
@@ -64,6 +65,8 @@ def test_the_engine_is_told_as_it_is(serving: HttpServing) -> None:
         kind, hello = next(events)
         assert (kind, hello["user"], hello["operator"]) == ("hello", "anybody", True)
         assert hello["knobs"]["max_num_seqs"]["unit"] == "sequences"
+        assert hello["glosses"]["KV used"] == GLOSSES["KV"]
+        assert hello["glosses"]["TTFT p50"] == gloss("TTFT", "p50")
         kind, frame = next(events)
         snapshot = serving.engine.snapshot()
         assert kind == "frame"
@@ -309,14 +312,17 @@ def test_modules_of_the_page_are_fetched_at_once() -> None:
     assert sorted([*linked, "page.js"]) == MODULES
 
 
-def test_text_is_legible_in_light_and_dark() -> None:
+def test_text_is_legible_in_light_dark_and_high_contrast() -> None:
     style = (FOLDER / "page.css").read_text()
     schemes = re.findall(r":root \{(.+?)\}", style, re.DOTALL)
-    assert len(schemes) == 2
+    light, dark, *more = (dict(re.findall(r"--(\w+): (#\w+);", one)) for one in schemes)
+    # Those of high contrast change the others.
+    wished = [light, dark, light | more[0], dark | more[1]]
+    assert len(more) == 2
     used = {*re.findall(r"[; {]color: var\(--(\w+)\)", style)}
     assert {"muted", "decode", "prefilling", "bad"} <= used
-    for scheme in schemes:
-        colours = {name: Color.parse(to) for name, to in re.findall(r"--(\w+): (#\w+);", scheme)}
+    for scheme in wished:
+        colours = {name: Color.parse(to) for name, to in scheme.items()}
         for name in used - {"on"}:
             for back in ("panel", "sunk"):
                 assert contrast(colours[name], colours[back]) >= MIN_CONTRAST, (name, back)

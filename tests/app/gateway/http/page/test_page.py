@@ -10,8 +10,8 @@ import pytest
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
+from engine.api.glossary import GLOSSES
 from engine.api.knobs import Knobs
-from engine.api.sampling import CHAT_SAMPLING
 from tests.support.browser import CHROMIUM, Browser, BrowserPage
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_core import BASE
@@ -92,10 +92,11 @@ def test_several_chats_at_once_and_one_is_stopped(serving: HttpServing, open_pag
     serving.until(lambda: any(one.finish_reason == "abort" for one in engine.snapshot().requests))
     engine.finish_all()
     page.until("document.querySelectorAll('#chats .busy').length === 0")
+    assert page.value("document.querySelector('#chats .unread').textContent") == "first of all"
     # Those of the tests before are there, too.
     ends = {one.origin.title: one.finish_reason for one in engine.snapshot().requests}
     assert (ends["first of all"], ends["then another"]) == ("stop", "abort")
-    page.click("#chats li:last-child button")
+    page.click("#chats .unread")
     page.until(has("first of all", ".message.assistant"))
     assert page.complaints == []
 
@@ -128,7 +129,8 @@ def test_a_model_without_a_template_is_marked_and_asked_as_in_chats(
         page.type("#draft", "hello")
         page.press("Enter")
         page.until("document.querySelector('.message.assistant .stats')?.textContent")
-        assert engine.submissions[-1].sampling == {**CHAT_SAMPLING, **stated}
+        assert engine.submissions[-1].chat_defaults
+        assert engine.submissions[-1].sampling == stated
         (model,) = serving.http.get("/v1/models").json()["data"]
         assert model["has_chat_template"] is False
         assert page.complaints == []
@@ -183,6 +185,18 @@ def test_the_effect_of_a_change_is_the_one_that_the_terminal_shows(open_page: An
         assert shown().startswith("tok/s ")
         assert " · TTFT p50 " in shown()
         assert page.complaints == []
+
+
+def test_each_figure_explains_itself(serving: HttpServing, open_page: Any) -> None:
+    page = open_page(serving)
+    page.until(f"{LIVE} && document.querySelectorAll('#kpis > div').length === 10")
+    unexplained = "[...document.querySelectorAll('{}')].filter((one) => !one.title)"
+    for figures in ("#kpis > div", "#latency-rows th", "#cache-legend .key"):
+        shown = unexplained.format(figures)
+        assert page.value(f"{shown}.map((one) => one.textContent)") == [], figures
+    words = page.value("document.querySelector('#kpis > div:nth-child(5)').title")
+    assert words == GLOSSES["KV"]
+    assert page.complaints == []
 
 
 NUMBERS = [
