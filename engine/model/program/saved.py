@@ -13,19 +13,14 @@ import torch
 from torch import Tensor
 
 from engine.model.files.compact import CompactWeights
+from engine.model.program import operations
 from engine.model.program.graph import Graph, Value, View
 from engine.model.program.opaque import Opaque
-from engine.model.program.operations import OPERATIONS
 from engine.model.program.weights import Rows, matrix_of
 
 # Constants are mainly tables of rotations: 67 MB for two kinds of layers, heads of 256 and 32,768
 # positions.
 _MOST_BYTES = 256 << 20
-
-# The classes of a graph, except values and tensors.
-_CLASSES: dict[str, type[Any]] = {
-    one.__name__: one for kind in OPERATIONS for one in (kind, *kind.parts, View, Rows)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +77,9 @@ def restore_graph(saved: SavedGraph, weights: Mapping[str, Tensor]) -> Graph:
         Exception: it does not match these weights, or is not a graph.
     """
     reader = _Reader(saved, weights)
-    operations = [reader.read(one) for one in saved.layout["operations"]]
+    every = [reader.read(one) for one in saved.layout["operations"]]
     logits, looked_up = (reader.read(saved.layout[name]) for name in ("logits", "looked_up"))
-    return Graph(operations, logits, looked_up)
+    return Graph(every, logits, looked_up)
 
 
 class _Writer:
@@ -95,6 +90,7 @@ class _Writer:
         self.tensors: list[Any] = []
         self.constants: list[Tensor] = []
         self._weights = weights
+        self._classes = _classes()
         self._values: dict[int, int] = {}
         self._tensors: dict[int, int] = {}
         # Keeps objects alive whose addresses are keys.
@@ -111,7 +107,7 @@ class _Writer:
             case Tensor():
                 return ["tensor", self._number(one, self._tensors, self.tensors, self._tensor)]
         name = type(one).__name__
-        if _CLASSES.get(name) is not type(one):
+        if self._classes.get(name) is not type(one):
             raise TypeError(f"{name} is no part of a graph")
         return [name, *(self.write(getattr(one, field.name)) for field in dataclasses.fields(one))]
 
@@ -139,6 +135,7 @@ class _Reader:
     """The inverse of `_Writer`."""
 
     def __init__(self, saved: SavedGraph, weights: Mapping[str, Tensor]) -> None:
+        self._classes = _classes()
         self._values = [
             Value(torch.empty(rows, width, dtype=_type_of(dtype), device="meta"), bool(per_sample))
             for rows, width, dtype, per_sample in saved.layout["values"]
@@ -159,7 +156,13 @@ class _Reader:
                 return self._values[rest[0]]
             case "tensor":
                 return self._tensors[rest[0]]
-        return _CLASSES[tag](*map(self.read, rest))
+        return self._classes[tag](*map(self.read, rest))
+
+
+def _classes() -> dict[str, type[Any]]:
+    """The classes of a graph by name, except values and tensors."""
+    kinds = operations.OPERATIONS
+    return {one.__name__: one for kind in kinds for one in (kind, *kind.parts, View, Rows)}
 
 
 def _view(whole: Tensor, begin: int, shape: list[int], strides: list[int]) -> Tensor:
