@@ -13,8 +13,7 @@ from engine.batch.shape import ModelShape
 from engine.model.checks.loss import LossProbe, Sample, fixed_text
 from engine.model.checks.verdicts import Verdict
 from engine.model.files.compact import CompactWeights
-from engine.model.program.coded import Coded
-from engine.model.program.origins import Origins
+from engine.model.program.coded import Coded, Origins
 from engine.model.program.quantize import NEAREST, Recognized, quantize, recognize
 from engine.model.running.forward import Forward
 from engine.serving.loading import Progress

@@ -32,7 +32,7 @@ from engine.model.program.operations.gather import Gather
 from engine.model.program.operations.kerneled import ByTorch, Kerneled
 from engine.model.program.operations.linear import Gated, Linear
 from engine.model.program.operations.norm import Norm
-from engine.model.program.originals import Originals
+from engine.model.program.pack import Originals
 from engine.model.program.routing import Routing
 from engine.model.program.weights import Rows, dense
 from engine.triton.attention import Pieces, paged_attention

@@ -9,7 +9,7 @@ from engine.model.gpu.inputs import StepInputs
 from engine.model.gpu.launches import Launches
 from engine.model.gpu.resident import Resident
 from engine.model.program.graph import Graph, Operation
-from engine.model.program.originals import Originals
+from engine.model.program.pack import Originals
 from engine.model.program.stage import Stage
 
 

@@ -63,9 +63,8 @@ from engine.model.machine.device import (
 )
 from engine.model.machine.memory import MemoryNeeds, pool_bounds
 from engine.model.program.arena import Arena
-from engine.model.program.coded import Coded
+from engine.model.program.coded import Coded, Origins
 from engine.model.program.forward import ProgramForward, restore_program
-from engine.model.program.origins import Origins
 from engine.model.program.saved import SavedGraph
 from engine.model.program.verify import MismatchError, Wrong
 from engine.model.running.forward import Forward, ModuleForward

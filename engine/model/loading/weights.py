@@ -19,7 +19,7 @@ from engine.model.files.compact import Compact, CompactWeights
 from engine.model.files.meter import Meter
 from engine.model.files.stored import StoredWeight
 from engine.model.machine.device import is_out_of_memory
-from engine.model.program.origins import Origins
+from engine.model.program.coded import Origins
 from engine.serving.loading import Progress
 
 _TORCH_DTYPES = {

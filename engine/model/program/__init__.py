@@ -77,7 +77,7 @@ codes, but for the rounding to bfloat16, and takes the way with the fewest bytes
 code of its own: whole numbers with scales, and zeros of 4 bits, are found (AWQ, GPTQ, AutoRound,
 compressed-tensors; MXFP4 as 5 bits, NVFP4 as 6). FP8 and NF4 lie on no lattice, inputs in the order
 of activations share no scales with their neighbours, and zeros of 8 bits are lost in rounding:
-these are rounded to the nearest codes of 8 bits, a scale for each 32. `origins` knows by the first
+these are rounded to the nearest codes of 8 bits, a scale for each 32. `Origins` knows by the first
 rows of the unpacked tensors which floats were stored as codes, whatever transformers has merged
 since; stored floats stay floats.
 

@@ -1,5 +1,5 @@
 """Coded: the parameters that are codes of a few bits: blocks of a file, or the values of codes,
-with their scales. Coder finds the latter.
+with their scales. Coder finds the latter. Origins says which parameters were stored as codes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,32 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.files.compact import Compact, CompactWeights, block_types, packed_saving
-from engine.model.program.origins import Origins
 from engine.model.program.weights import Rows, Weight, address_of, matrix_of
 from engine.native import kernels
+
+
+class Origins:
+    """Records the first row of each weight that was unpacked from codes.
+
+    transformers renames, merges and stacks weights when it reads them, but keeps rows unchanged: so
+    a matrix that begins with such a row is made from codes, and one that was stored as floats is
+    not mistaken for one.
+    """
+
+    def __init__(self) -> None:
+        self._first_rows: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._first_rows)
+
+    def add(self, weight: Tensor) -> None:
+        """Record a weight [..., n, k], in the type of the model. Any thread may call this."""
+        if weight.ndim in (2, 3):
+            self._first_rows |= set(map(_bytes, _first_rows(weight)))
+
+    def has(self, weight: Tensor) -> bool:
+        """Whether all matrices of a weight [..., n, k] begin with such a row."""
+        return all(_bytes(row) in self._first_rows for row in _first_rows(weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +318,12 @@ def group_size(features: int, bits: int) -> int:
         return 32
     tiles = -(-features // 32)
     return 32 * next(size for size in (4, 3, 2, 1) if tiles % size == 0)
+
+
+def _first_rows(weight: Tensor) -> Tensor:
+    return weight[..., 0, :].reshape(-1, weight.shape[-1])
+
+
+def _bytes(row: Tensor) -> bytes:
+    # numpy does not support bfloat16.
+    return row.detach().float().contiguous().numpy().tobytes()

@@ -1,8 +1,11 @@
-"""Pack: packs a model's matrices in the order in which the kernels read them."""
+"""Pack: packs a model's matrices in the order in which the kernels read them, and frees the
+originals one by one as a program takes them over.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,8 +18,7 @@ from torch import Tensor, nn
 from engine.model.program.arena import Arena
 from engine.model.program.coded import Coded, Scales, StoredRows
 from engine.model.program.graph import Operation
-from engine.model.program.originals import Originals
-from engine.model.program.weights import Weight, dense, floats, matrix_of
+from engine.model.program.weights import Weight, address_of, dense, floats, matrix_of
 
 # Output features of a tile. Tiles of gates and tiles of ups alternate.
 TILE = 16
@@ -45,6 +47,44 @@ class Product:
 
 # Joins several matrices to one.
 _Join = Callable[[Sequence[Tensor]], Tensor]
+
+
+class Originals:
+    """Counts the remaining uses of each of a model's parameters.
+
+    Uses by opaque operations never end.
+
+    Args:
+        forget: called with each parameter that is no longer used.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        operations: Iterable[Operation],
+        forget: Callable[[Tensor], None] = lambda parameter: None,
+    ) -> None:
+        self._forget = forget
+        self._parameters: dict[int, list[Tensor]] = {}
+        for parameter in parameters:
+            self._parameters.setdefault(address_of(parameter), []).append(parameter)
+        self._uses: Counter[int] = Counter()
+        for operation in operations:
+            self._uses.update(map(address_of, operation.matrices()))
+
+    def give_up(self, operation: Operation) -> None:
+        """End an operation's use of its matrices, which have been copied.
+
+        Unused memory is freed once the caller no longer holds it.
+        """
+        addresses = [address_of(one) for one in operation.matrices()]
+        operation.drop_weights()
+        for address in addresses:
+            self._uses[address] -= 1
+            if not self._uses[address]:
+                for parameter in self._parameters.pop(address, ()):
+                    self._forget(parameter)
+                    parameter.data = parameter.data.new_empty(0)
 
 
 class Packer:

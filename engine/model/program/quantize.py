@@ -15,14 +15,13 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.capture import NUM_TOKENS
-from engine.model.program.coded import Coded, Coder
+from engine.model.program.coded import Coded, Coder, Origins
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Graph
 from engine.model.program.operations.elementwise import Elementwise
 from engine.model.program.operations.kerneled import Weighted
 from engine.model.program.operations.linear import Linear
-from engine.model.program.origins import Origins
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.weights import Weight
 from engine.model.state.modules import find_states
