@@ -55,6 +55,13 @@ class Asked:
         self._responder.publish(topic, json.dumps(message).encode(), qos)
 
 
+def hello(asked: Asked) -> None:
+    asked.accept()
+    asked.delta(0, "hel")
+    asked.delta(1, "lo")
+    asked.final("hello")
+
+
 class Responder:
     """Takes requests and cancels of a pool.
 

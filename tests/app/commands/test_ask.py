@@ -21,7 +21,7 @@ from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
 from app.process.exits import ExitCode
 from app.settings.layers import CONFIG_VARIABLE
 from tests.support.brokers import Mosquitto
-from tests.support.mqtt_responder import TIMINGS, USAGE, Asked, Responder, responder
+from tests.support.mqtt_responder import TIMINGS, USAGE, Asked, Responder, hello, responder
 
 _TIMEOUT = "--timeout is {}; it must be a number of seconds from 0.1 to 86400\n"
 
@@ -30,13 +30,6 @@ _TIMEOUT = "--timeout is {}; it must be a number of seconds from 0.1 to 86400\n"
 def broker() -> Iterator[Mosquitto]:
     with Mosquitto() as mosquitto:
         yield mosquitto
-
-
-def hello(asked: Asked) -> None:
-    asked.accept()
-    asked.delta(0, "hel")
-    asked.delta(1, "lo")
-    asked.final("hello")
 
 
 def begin(asked: Asked) -> None:

@@ -18,7 +18,7 @@ from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Link, LinkPhase, LinkState
 from tests.support.brokers import Mosquitto
-from tests.support.mqtt_responder import Asked, Responder, responder
+from tests.support.mqtt_responder import Asked, Responder, hello, responder
 
 TIMEOUT = 20.0
 
@@ -50,13 +50,6 @@ class Asker:
 @pytest.fixture
 def asker(broker: Mosquitto) -> Asker:
     return Asker(broker.port)
-
-
-def hello(asked: Asked) -> None:
-    asked.accept()
-    asked.delta(0, "hel")
-    asked.delta(1, "lo")
-    asked.final("hello")
 
 
 def begin(asked: Asked) -> None:
