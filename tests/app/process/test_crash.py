@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from app.process import logs
 from app.process.crash import CrashReporter
 from app.settings.settings import Settings
 
@@ -68,40 +67,3 @@ with CrashReporter(Path(sys.argv[1]), Settings(), []):
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode < 0
     assert "Segmentation fault" in (tmp_path / "fault.txt").read_text()
-
-
-def test_logs_go_to_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "logs" / "b.log"
-    recent = logs.set_up(file, None, stderr=True)
-    logging.getLogger("app.x").debug("quiet")
-    logging.getLogger("engine.x").info("for the file")
-    logging.getLogger("somebody").info("else's")
-    logging.getLogger("engine.x").warning("for all")
-    assert capsys.readouterr().err == "tui: WARNING: for all\n"
-    lines = file.read_text().splitlines()
-    assert [line.split(": ", 1)[1] for line in lines] == ["for the file", "for all"]
-    assert list(recent.lines) == lines
-    logs.set_up(file, "debug", stderr=False)
-    logging.getLogger("app.x").debug("loud")
-    assert "loud" in file.read_text()
-    assert capsys.readouterr().err == ""
-
-
-def test_a_call_whose_arguments_do_not_fit_stops_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recent = logs.set_up(tmp_path / "b.log", None, stderr=False)
-    logging.getLogger("somebody").warning("none wanted", FutureWarning)
-    logging.getLogger("somebody").warning("after")
-    assert [line.split(": ", 1)[1] for line in recent.lines] == ["after"]
-    assert "Logging error" in capsys.readouterr().err
-
-
-def test_a_log_file_that_cannot_be_written_is_done_without(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    logs.set_up(tmp_path / "file" / "b.log", "error", stderr=True)
-    assert capsys.readouterr().err == ""
-    logs.set_up(tmp_path / "file" / "b.log", None, stderr=True)
-    assert capsys.readouterr().err.startswith("tui: WARNING: no log is written: ")
