@@ -82,23 +82,21 @@ def test_a_workload_may_be_beyond_a_peer(start: Start) -> None:
     assert worker.run(BATCH) is not None
 
 
-def test_an_error_is_told(start: Start) -> None:
-    with pytest.raises(WorkerError, match="RuntimeError: no such model"):
-        start("refuse").load(SETUP)
-
-
-def test_too_few_tokens_are_an_error(start: Start) -> None:
-    worker = start("short")
-    worker.load(SETUP)
-    with pytest.raises(WorkerError, match="4 tokens instead of 5"):
+@pytest.mark.parametrize(
+    ("behaviour", "complaint"),
+    [
+        ("refuse", "RuntimeError: no such model"),
+        ("short", "4 tokens instead of 5"),
+        ("end", "it ended: out of luck"),
+    ],
+)
+def test_a_failure_is_reported(start: Start, behaviour: str, complaint: str) -> None:
+    def load_and_run(worker: Worker) -> None:
+        worker.load(SETUP)
         worker.run(BATCH)
 
-
-def test_a_worker_that_ends_leaves_its_last_words(start: Start) -> None:
-    worker = start("end")
-    worker.load(SETUP)
-    with pytest.raises(WorkerError, match="it ended: out of luck"):
-        worker.run(BATCH)
+    with pytest.raises(WorkerError, match=complaint):
+        load_and_run(start(behaviour))
 
 
 def test_peers_take_turns_and_one_that_fails_goes(
