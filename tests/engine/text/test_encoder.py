@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,16 +17,7 @@ from engine.api.stream import Context
 from engine.text.detokenizer import Detokenizer
 from engine.text.encoder import SENTINEL, ChatEncoder
 from engine.text.vocabulary import Vocabulary
-
-KEY = "model@revision:float32"
-
-CHATML = """\
-{%- for m in messages -%}
-<|im_start|>{{ m.role }}
-{{ m.content }}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}"""
+from tests.support.encoding import CHATML, KEY, encoder_of, ids_of, text_of
 
 # As Qwen3: the reasoning of replies before the last question is dropped.
 THINKING = CHATML.replace(
@@ -85,14 +75,6 @@ END_MARKERS = {
 NAMES = {CHATML: "chatml", THINKING: "thinking", HEADERS: "headers", TURNS: "turns"}
 
 
-def encoder_of(
-    tokenizer: PreTrainedTokenizerFast, template: str | None
-) -> tuple[ChatEncoder, PreTrainedTokenizerFast]:
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = template
-    return ChatEncoder(tokenizer, KEY), tokenizer
-
-
 def chat(*contents: str, system: str | None = None) -> list[ChatMessage]:
     """Messages of user and assistant in turn."""
     head = [] if system is None else [ChatMessage("system", system)]
@@ -107,16 +89,6 @@ def render(tokenizer: PreTrainedTokenizerFast, messages: list[ChatMessage]) -> s
         tokenize=False,
     )
     return text
-
-
-def ids_of(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False)
-
-
-def text_of(tokenizer: PreTrainedTokenizerFast, token_ids: list[int]) -> str:
-    return tokenizer.decode(
-        token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
 
 
 @pytest.mark.parametrize("template", END_MARKERS, ids=NAMES.get)

@@ -21,17 +21,10 @@ from engine.api.tools import ToolCall
 from engine.text.encoder import ChatEncoder
 from engine.text.guard import ContentGuard
 from engine.text.vocabulary import Vocabulary
+from tests.support.encoding import CHATML, KEY, encoder_of, ids_of, text_of
 
-KEY = "model@revision:float32"
 JOINER = "\u2060"
 
-CHATML = """\
-{%- for m in messages -%}
-<|im_start|>{{ m.role }}
-{{ m.content }}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant
-{% endif -%}"""
 
 # Trims what it is given, and has no role for the system.
 TURNS = """\
@@ -59,14 +52,6 @@ CONTENTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), 
 )
 
 
-def encoder_of(
-    tokenizer: PreTrainedTokenizerFast, template: str | None
-) -> tuple[ChatEncoder, PreTrainedTokenizerFast]:
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = template
-    return ChatEncoder(tokenizer, KEY), tokenizer
-
-
 def chat(contents: Sequence[str], system: str) -> list[ChatMessage]:
     """A system message, then user and assistant in turn."""
     roles = ("user", "assistant")
@@ -90,16 +75,6 @@ def render(tokenizer: PreTrainedTokenizerFast, messages: list[ChatMessage]) -> s
         tokenize=False,
     )
     return text
-
-
-def ids_of(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False)
-
-
-def text_of(tokenizer: PreTrainedTokenizerFast, token_ids: list[int]) -> str:
-    return tokenizer.decode(
-        token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
 
 
 def specials(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> Counter[str]:

@@ -173,50 +173,22 @@ def test_tokens_of_the_thinking_are_counted_with_its_tags(
     assert parts.num_thinking == count
 
 
-def test_tags_may_be_special_tokens_which_have_no_text() -> None:
+@pytest.mark.parametrize(
+    ("texts", "expected", "count", "closes_unopened"),
+    [
+        ([1, "Hm.", "\n", 2, "\n4 ", 2, 1, "5"], ("Hm.", "4 5"), 4, False),
+        ([1, "a", 2, "\n", 1, "b", 2, "c"], ("a\nb", "c"), 7, False),  # all but the last
+        (["4", 1, "5", 2], ("", "45"), 0, False),  # behind content it is none
+        (["Hm.", 2, "4", 2, 1], ("", "Hm.4"), 0, True),
+    ],
+)
+def test_tags_may_be_special_tokens_which_have_no_text(
+    texts: list[int | str], expected: tuple[str, str], count: int, closes_unopened: bool
+) -> None:
     parts = TaggedParts(MISTRAL, is_open=False)
-    tokens = [
-        (1, ""),
-        (TEXT, "Hm."),
-        (TEXT, "\n"),
-        (2, ""),
-        (TEXT, "\n4 "),
-        (2, ""),
-        (1, ""),
-        (TEXT, "5"),
-    ]
-    assert read(parts, tokens) == ("Hm.", "4 5")
-    assert parts.num_thinking == 4
-
-
-def test_tokens_of_each_block_are_counted() -> None:
-    parts = TaggedParts(MISTRAL, is_open=False)
-    tokens = [
-        (1, ""),
-        (TEXT, "a"),
-        (2, ""),
-        (TEXT, "\n"),
-        (1, ""),
-        (TEXT, "b"),
-        (2, ""),
-        (TEXT, "c"),
-    ]
-    assert read(parts, tokens) == ("a\nb", "c")
-    assert parts.num_thinking == 7  # all but the last
-
-
-def test_a_special_tag_behind_content_is_none() -> None:
-    tokens = [(TEXT, "4"), (1, ""), (TEXT, "5"), (2, "")]
-    parts = TaggedParts(MISTRAL, is_open=False)
-    assert read(parts, tokens) == ("", "45")
-    assert not parts.closes_unopened
-
-
-def test_a_special_tag_may_close_what_nobody_opened() -> None:
-    parts = TaggedParts(MISTRAL, is_open=False)
-    assert read(parts, [(TEXT, "Hm."), (2, ""), (TEXT, "4"), (2, ""), (1, "")]) == ("", "Hm.4")
-    assert parts.closes_unopened
-    assert parts.num_thinking == 0
+    tokens = [(one, "") if isinstance(one, int) else (TEXT, one) for one in texts]
+    assert read(parts, tokens) == expected
+    assert (parts.num_thinking, parts.closes_unopened) == (count, closes_unopened)
 
 
 @pytest.mark.parametrize(
