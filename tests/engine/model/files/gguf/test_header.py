@@ -278,17 +278,15 @@ class TestParts:
             f"{tmp_path / 'm-00003-of-00003.gguf'} is missing, which is part 3 of 3 of the model"
         )
 
-    def test_a_part_is_another_part(self, tmp_path: Path) -> None:
-        self.write(tmp_path, **{"split.no": 2})
+    @pytest.mark.parametrize(
+        ("field", "value", "said"), [("split.no", 2, "3 of 3"), ("split.count", 5, "2 of 5")]
+    )
+    def test_a_part_is_another_part(
+        self, tmp_path: Path, field: str, value: int, said: str
+    ) -> None:
+        self.write(tmp_path, **{field: value})
         assert refusal(tmp_path / "m-00001-of-00003.gguf") == (
-            f"{tmp_path / 'm-00002-of-00003.gguf'} says that it is part 3 of 3; by its name it "
-            "must be part 2 of 3"
-        )
-
-    def test_a_part_of_a_model_of_other_parts(self, tmp_path: Path) -> None:
-        self.write(tmp_path, **{"split.count": 5})
-        assert refusal(tmp_path / "m-00001-of-00003.gguf") == (
-            f"{tmp_path / 'm-00002-of-00003.gguf'} says that it is part 2 of 5; by its name it "
+            f"{tmp_path / 'm-00002-of-00003.gguf'} says that it is part {said}; by its name it "
             "must be part 2 of 3"
         )
 
