@@ -61,19 +61,12 @@ class Gated(WordCodec):
 
 
 @pytest.fixture
-def loader() -> Loader:
-    return Loader()
-
-
-@pytest.fixture
-def host(loader: Loader) -> Iterator[EngineHost]:
-    engine = EngineHost(loader)
-    yield engine
+def host(host: EngineHost, loader: Loader) -> Iterator[EngineHost]:
+    """Prompts that wait at a gate go on before the host is shut down."""
+    yield host
     for codec in loader.codecs.values():
         if isinstance(codec, Gated):
             codec.gate.set()
-    engine.shutdown()
-    assert not engine._thread.is_alive()
 
 
 @pytest.fixture
@@ -236,30 +229,25 @@ class TestSteps:
         return VirtualClock()
 
     @pytest.fixture
-    def gate(self, loader: Loader) -> Turnstile:
-        loader.before_step = gate = Turnstile()
-        return gate
-
-    @pytest.fixture
     def host(
         self,
         loader: Loader,
         clock: VirtualClock,
-        gate: Turnstile,
+        turnstile: Turnstile,
         monkeypatch: pytest.MonkeyPatch,
     ) -> Iterator[EngineHost]:
         # The text thread may be at work while the time of the test goes by.
         monkeypatch.setattr(host_module, "TEXT_SECONDS", math.inf)
         engine = EngineHost(loader, clock)
         yield engine
-        gate.open()
+        turnstile.open()
         engine.shutdown()
 
-    def stuck(self, host: EngineHost, gate: Turnstile) -> RequestStream:
+    def stuck(self, host: EngineHost, turnstile: Turnstile) -> RequestStream:
         """A request whose first step has begun and does not end."""
         host.load(LoadRequest("a"))
         stream = ask(host, "1")
-        gate.wait()
+        turnstile.wait()
         return stream
 
     def look(self, host: EngineHost, clock: VirtualClock, seconds: int) -> bool:
@@ -269,9 +257,9 @@ class TestSteps:
         return host.status().has_crashed
 
     def test_one_that_does_not_end_is_told(
-        self, host: EngineHost, clock: VirtualClock, gate: Turnstile
+        self, host: EngineHost, clock: VirtualClock, turnstile: Turnstile
     ) -> None:
-        self.stuck(host, gate)
+        self.stuck(host, turnstile)
         assert not self.look(host, clock, 300)
         assert self.look(host, clock, 1)
         status = host.status()
@@ -279,21 +267,21 @@ class TestSteps:
         assert status.detail == "a step has been under way for more than 300 s"
 
     def test_many_that_end_are_fine(
-        self, host: EngineHost, clock: VirtualClock, gate: Turnstile
+        self, host: EngineHost, clock: VirtualClock, turnstile: Turnstile
     ) -> None:
-        stream = self.stuck(host, gate)
+        stream = self.stuck(host, turnstile)
         for _ in range(4):
             assert not self.look(host, clock, 200)
-            gate.let_one()
-            gate.wait()
+            turnstile.let_one()
+            turnstile.wait()
         assert not self.look(host, clock, 200)
-        gate.open()
+        turnstile.open()
         assert read(stream)[0] == say("a", [1], 5)
 
     def test_one_of_a_process_that_was_stopped_is_fine(
-        self, host: EngineHost, clock: VirtualClock, gate: Turnstile
+        self, host: EngineHost, clock: VirtualClock, turnstile: Turnstile
     ) -> None:
-        self.stuck(host, gate)
+        self.stuck(host, turnstile)
         clock.advance(100_000.0)
         assert not self.look(host, clock, 301)  # the first look begins to count
         assert self.look(host, clock, 1)
@@ -312,26 +300,21 @@ class TestDevices:
     LOST = DeviceLostError("cuda:0 computes nothing any more: AcceleratorError: illegal access")
     TOLD = f"the engine failed: {LOST.message}"
 
-    @pytest.fixture
-    def gate(self, loader: Loader) -> Turnstile:
-        loader.before_step = gate = Turnstile()
-        return gate
-
     @pytest.mark.parametrize("depth", [1, 2])
     def test_all_are_told_those_of_the_step_and_those_that_wait(
-        self, host: EngineHost, loader: Loader, gate: Turnstile, depth: int
+        self, host: EngineHost, loader: Loader, turnstile: Turnstile, depth: int
     ) -> None:
         loader.depth = depth
         codec = loader.codecs["a"] = Gated("a")
         host.load(LoadRequest("a"))
         streams = [ask(host, str(number)) for number in range(1, 4)]
-        gate.wait()
+        turnstile.wait()
         runner = loader.runners["a"]
         runner.failure = self.LOST
         runner.fail_steps.add(1)
         streams += [ask(host, "4"), ask_as(host, "bob", "9")]
         codec.wait()
-        gate.open()
+        turnstile.open()
         for stream in streams:
             error = error_of(stream)
             assert (error.type, error.message) == ("unavailable_error", self.TOLD)
@@ -340,7 +323,11 @@ class TestDevices:
         assert error_of(ask(host, "5")).message == self.TOLD
 
     def test_they_are_told_before_the_model_is_closed(
-        self, host: EngineHost, loader: Loader, gate: Turnstile, monkeypatch: pytest.MonkeyPatch
+        self,
+        host: EngineHost,
+        loader: Loader,
+        turnstile: Turnstile,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         closing, closed = threading.Event(), threading.Event()
 
@@ -355,10 +342,10 @@ class TestDevices:
         monkeypatch.setattr(host, "_loader", load)
         host.load(LoadRequest("a"))
         stream = ask(host, "1")
-        gate.wait()
+        turnstile.wait()
         loader.runners["a"].failure = self.LOST
         loader.runners["a"].fail_steps.add(1)
-        gate.open()
+        turnstile.open()
         assert error_of(stream).message == self.TOLD
         assert closing.wait(TIMEOUT)
         assert host.status().detail == self.TOLD
@@ -419,6 +406,7 @@ class TestLoaders:
         assert not host.status().has_crashed
         host.load(LoadRequest("a"))
         assert read(ask(host, "1"))[0] == say("a", [1], 5)
+        assert host.status().detail == ""
 
     def test_an_exit_is_a_crash(self, loader: Loader) -> None:
         loader.failures["bad"] = SystemExit(1)  # type: ignore[assignment]
