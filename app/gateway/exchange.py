@@ -80,7 +80,7 @@ def log_end(
     """Log one line for a reply that is over, with its figures as data (`app.process.logs`).
 
     Args:
-        endpoint: where the request came in: a path of HTTP, `batch` or `mqtt`.
+        endpoint: where the request came in: a path of HTTP, `batch`, `page` or `mqtt`.
         request_id: the engine's.
         stream: None if the engine does not have the request any more.
         finish: None if the engine had not ended it.

@@ -98,7 +98,7 @@ class PageChats:
             for session in sessions:
                 session.close()
 
-        self._shelf.tell(close)
+        self._shelf.post(close)
 
     async def listed(self, owner: Owner, search: str = "") -> Plain:
         """The owner's chats, pinned ones first; or those that a search finds, best first.
@@ -107,7 +107,7 @@ class PageChats:
             Fault: 400, it cannot be searched for; 503, the store cannot be read.
         """
         if not search:
-            return await self._shelf.ask(lambda store: self._all(store, owner))
+            return await self._shelf.call(lambda store: self._all(store, owner))
         try:
             query = replace(parse(search), source=owner.source)
         except QueryError as error:
@@ -131,7 +131,7 @@ class PageChats:
                 ]
             }
 
-        return await self._shelf.ask(find)
+        return await self._shelf.call(find)
 
     async def new(self, owner: Owner, system: str, sampling: Plain) -> str:
         """The id of a new chat; the store has it from its first message on.
@@ -150,8 +150,8 @@ class PageChats:
         )
         if owner.is_guest:
             before = time.time() - GUEST_SECONDS
-            self._shelf.tell(lambda store: store.forget(HTTP, GUEST, before, _FORGOTTEN_AT_ONCE))
-        session = await self._shelf.ask(lambda store: self._begun(store, owner, conversation))
+            self._shelf.post(lambda store: store.forget(HTTP, GUEST, before, _FORGOTTEN_AT_ONCE))
+        session = await self._shelf.call(lambda store: self._begun(store, owner, conversation))
         self._put(owner, session)
         return conversation.id
 
@@ -163,7 +163,7 @@ class PageChats:
         """
         chat = self._open.get(chat_id)
         if chat is None:
-            session = await self._shelf.ask(lambda store: self._read(store, owner, chat_id))
+            session = await self._shelf.call(lambda store: self._read(store, owner, chat_id))
             chat = self._open.get(chat_id) or self._put(owner, session)
         if chat.owner != owner:
             raise _missing(chat_id)
@@ -186,7 +186,7 @@ class PageChats:
                 chat.is_busy = chat.session.is_busy
 
         try:
-            return await self._shelf.ask(changed)
+            return await self._shelf.call(changed)
         finally:
             self._wake(chat)
 
@@ -201,7 +201,7 @@ class PageChats:
                 if one.id in ids and (one.role != "assistant" or one.finish_reason is not None)
             ]
 
-        messages = await self._shelf.ask(find)
+        messages = await self._shelf.call(find)
         return {"bodies": await asyncio.to_thread(bodies, messages)}
 
     async def stop(self, chat: OpenChat) -> None:
@@ -232,7 +232,7 @@ class PageChats:
         Raises:
             Fault: 404, it was not deleted here, or is gone for good.
         """
-        if (chat_id, owner) not in self._deleted or not await self._shelf.ask(
+        if (chat_id, owner) not in self._deleted or not await self._shelf.call(
             lambda store: store.restore_conversation(chat_id)
         ):
             raise _missing(chat_id)
@@ -245,7 +245,7 @@ class PageChats:
             conversation = chat.session.conversation
             return dump([(conversation, store.messages(conversation.id))])
 
-        return await self._shelf.ask(read)
+        return await self._shelf.call(read)
 
     @contextmanager
     def place(self, owner: Owner) -> Iterator[asyncio.Event]:
@@ -283,7 +283,7 @@ class PageChats:
                     listed = found
                     yield "chats", found
                 if chat is not None:
-                    state = await self._shelf.ask(_reader(chat))
+                    state = await self._shelf.call(_reader(chat))
                     for event in await asyncio.to_thread(_made, following, state):
                         yield event
                 rest = REST * (time.monotonic() - began)
@@ -367,7 +367,7 @@ class PageChats:
             priority=service.quotas.priority(asker, 0),
             cache_salt=service.salt(asker, None),
         )
-        with service.exchanges.run(asker, (submission,)) as exchange:
+        with service.exchanges.run(asker, (submission,), "page") as exchange:
             source = exchange.streams[0]
             while not exchange.has_ended:
                 for _, delta in await exchange.news():
