@@ -55,7 +55,16 @@ def find_graph(
     experts = {type(module) for module in model.modules() if holds_experts(module)}
     while True:
         modules = experts.union(opaque)
-        recorded = capture(model, shape, modules, sites, max_positions, states, expansions)
+        recorded = capture(
+            model,
+            shape,
+            modules,
+            sites,
+            max_positions,
+            states,
+            expansions,
+            None if compact is None else compact.dtype,
+        )
         try:
             graph = read(recorded, frozenset(opaque), sites, max_positions, with_experts, compact)
         except UnreadableError as error:
