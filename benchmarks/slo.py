@@ -53,8 +53,8 @@ class Mixture:
     def most(self) -> int:
         return max(self.usual.most, self.rare.most)
 
-    def draw(self, rng: np.random.Generator) -> int:
-        return (self.rare if rng.random() < self.share else self.usual).draw(rng)
+    def sample(self, rng: np.random.Generator) -> int:
+        return (self.rare if rng.random() < self.share else self.usual).sample(rng)
 
     def __str__(self) -> str:
         return f"{self.usual} and {self.share:.0%} {self.rare}"

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from app.bench import results
 from app.bench.options import BenchOptions
-from app.bench.plots import show_charts, write_charts
+from app.bench.plots import print_charts, write_charts
 from app.bench.report import to_text
 from app.bench.runs import Plan, Run, medians, run_all
 from app.bench.scripts import Synthetic
@@ -20,7 +20,7 @@ from app.bench.testbed import Testbed, of_model, simulated
 from app.bench.workloads import parse_targets, recorded, synthetic
 from app.process.console import loading_bar, progress_bar, write_json, writing
 from app.process.exits import ExitCode
-from app.process.process import complain, show
+from app.process.process import complain, print_text
 from app.process.serving import ModelLoadError, load_model
 from app.settings.settings import Settings, SettingsError
 from engine.api.errors import InvalidConfigError, ModelError
@@ -183,7 +183,7 @@ def _measure(
 def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions) -> None:
     """Write tables and charts to standard output, and the requested files."""
     grouped = results.by_setting(plan, runs)
-    show(
+    print_text(
         to_text(
             [(label, medians(its)) for label, its in grouped],
             _about(plan, testbed, options),
@@ -191,10 +191,10 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions
         )
     )
     for line in _remarks(plan, testbed, runs):
-        show(line)
+        print_text(line)
     drawn = results.charts(plan, runs)
     if options.plot:
-        show_charts(drawn.values())
+        print_charts(drawn.values())
     if options.svg is not None:
         write_charts(drawn, options.svg)
     if options.json_file is not None:

@@ -23,7 +23,7 @@ class Lengths(Protocol):
         """The largest count that may be drawn. Requests announce it."""
         ...
 
-    def draw(self, rng: np.random.Generator) -> int: ...
+    def sample(self, rng: np.random.Generator) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Fixed:
     def most(self) -> int:
         return self.count
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def sample(self, rng: np.random.Generator) -> int:
         return self.count
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Uniform:
     def most(self) -> int:
         return self.high
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def sample(self, rng: np.random.Generator) -> int:
         return int(rng.integers(self.low, self.high, endpoint=True))
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Exponential:
     def most(self) -> int:
         return self.cap
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def sample(self, rng: np.random.Generator) -> int:
         return min(self.cap, max(1, math.ceil(rng.exponential(self.mean))))
 
     def __str__(self) -> str:

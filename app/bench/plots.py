@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from app.process.console import writing
-from app.process.process import show
+from app.process.process import print_text
 from app.settings.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -191,12 +191,12 @@ def to_svg(chart: Chart, path: Path) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def show_charts(charts: Iterable[Chart]) -> None:
+def print_charts(charts: Iterable[Chart]) -> None:
     """Draw the charts on standard output, as wide as the terminal, but at most 120 characters."""
     colour = wants_colour(sys.stdout)
     width = min(shutil.get_terminal_size().columns, 120)
     for chart in charts:
-        show("\n" + to_terminal(chart, width=width, height=18, colour=colour), as_it_is=True)
+        print_text("\n" + to_terminal(chart, width=width, height=18, colour=colour), as_it_is=True)
 
 
 def check_charts(flag: str, folder: Path) -> None:

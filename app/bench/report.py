@@ -175,22 +175,22 @@ def to_text(runs: Sequence[tuple[str, Figures]], about: str = "", *, named: bool
             if several:
                 lines.append(_compared(row, [its for _, its in runs], columns))
             else:
-                lines.append(f"{row.label:<{_LABEL}} {_show(row, runs[0][1])}")
+                lines.append(f"{row.label:<{_LABEL}} {_format_figure(row, runs[0][1])}")
     lines.append("=" * width)
     return "\n".join(lines)
 
 
 def _compared(row: Row, runs: Sequence[Figures], columns: Sequence[int]) -> str:
     first = runs[0].get(row.key)
-    cells = [f"{row.label:<{_LABEL}}{_show(row, runs[0]):>{columns[0]}}"]
+    cells = [f"{row.label:<{_LABEL}}{_format_figure(row, runs[0]):>{columns[0]}}"]
     for its, width in zip(runs[1:], columns[1:], strict=True):
         value = its.get(row.key)
         ratio = "" if not first or value is None else f"{value / first:.2f}x"
-        cells.append(f"{_show(row, its):>{width}} {ratio:>7}")
+        cells.append(f"{_format_figure(row, its):>{width}} {ratio:>7}")
     return "  ".join(cells).rstrip()
 
 
-def _show(row: Row, its: Figures) -> str:
+def _format_figure(row: Row, its: Figures) -> str:
     value = its.get(row.key)
     return "-" if value is None else f"{value:.{row.decimals}f}"
 

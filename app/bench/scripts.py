@@ -122,7 +122,7 @@ class Synthetic:
         moments = arrivals(self.request_rate, self.burstiness, gaps)
         for number in range(self.num_prompts):
             turns = [
-                (maker.make(self.input_len.draw(inputs)), self._sampling(outputs))
+                (maker.make(self.input_len.sample(inputs)), self._sampling(outputs))
                 for _ in range(self.turns)
             ]
             prompt, sampling = turns[0]
@@ -137,7 +137,7 @@ class Synthetic:
             )
 
     def _sampling(self, rng: np.random.Generator) -> SamplingParams:
-        return _sampling(self.output_len.draw(rng), self.output_len.most)
+        return _sampling(self.output_len.sample(rng), self.output_len.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

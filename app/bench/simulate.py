@@ -11,7 +11,7 @@ from typing import Any
 
 from app.bench import sweep_report
 from app.bench.options import SimulateOptions
-from app.bench.plots import check_charts, show_charts, write_charts
+from app.bench.plots import check_charts, print_charts, write_charts
 from app.bench.results import plain
 from app.bench.scripts import Synthetic
 from app.bench.setting import of_policies
@@ -20,7 +20,7 @@ from app.bench.testbed import Testbed, in_virtual_time
 from app.bench.workloads import stated_lengths
 from app.process.console import check_folder, progress_bar, write_json
 from app.process.exits import ExitCode
-from app.process.process import complain, show
+from app.process.process import complain, print_text
 from app.process.serving import ModelLoadError
 from app.settings.knobs import parse_knob
 from app.settings.settings import SettingsError, parse_size
@@ -133,13 +133,13 @@ def _report(
     options: SimulateOptions, testbed: Testbed, sweep: Sweep, curves: Sequence[Curve]
 ) -> None:
     """Write table and charts to standard output, and the requested files."""
-    show(sweep_report.about(testbed, sweep))
-    show(sweep_report.table(curves))
+    print_text(sweep_report.about(testbed, sweep))
+    print_text(sweep_report.table(curves))
     for line in sweep_report.remarks(curves, sweep):
-        show(line)
+        print_text(line)
     drawn = sweep_report.charts(curves)
     if any(len(curve.points) > 1 for curve in curves):
-        show_charts(drawn.values())
+        print_charts(drawn.values())
     if options.svg is not None:
         write_charts(drawn, options.svg)
     if options.json_file is not None:

@@ -80,7 +80,7 @@ def remarks(curves: Sequence[Curve], sweep: Sweep) -> Iterator[str]:
     yield ""
     for curve in filter(lambda curve: curve.points, curves):
         meets = f"{ATTAINMENT:.0%} of requests meet {limits} {_meets(curve)}"
-        yield f"{curve.policy}: {_keeps_up(curve)}; {meets}"
+        yield f"{curve.policy}: {_describe_knee(curve)}; {meets}"
     needs: dict[float, int] = {}
     for point in (point for curve in curves for point in curve.points if point.needs):
         needs[point.rate] = max(point.needs, needs.get(point.rate, 0))
@@ -97,7 +97,7 @@ def remarks(curves: Sequence[Curve], sweep: Sweep) -> Iterator[str]:
     )
 
 
-def _keeps_up(curve: Curve) -> str:
+def _describe_knee(curve: Curve) -> str:
     knee = curve.knee
     if curve.unsure is not None:
         least = f"keeps up to {knee.rate:g}/s at least; " if knee else ""

@@ -14,7 +14,7 @@ from app.gateway.mqtt.protocol.requests import MAX_DEADLINE_MS, ChatRequest
 from app.gateway.mqtt.protocol.topics import check_level
 from app.gateway.mqtt.protocol.turns import ChatTurn
 from app.process.exits import ExitCode
-from app.process.process import StreamError, complain, is_terminal, show
+from app.process.process import StreamError, complain, is_terminal, print_text
 from app.settings.flags import Ask
 from app.settings.groups import stated
 from app.settings.settings import Settings, SettingsError
@@ -85,16 +85,16 @@ class ReplyWriter:
         self._written = ""
 
     def hear(self, reply: Accepted | DeltaReply) -> None:
-        self._begin(reply.request_id, reply.attempt)
+        self._start_attempt(reply.request_id, reply.attempt)
         if isinstance(reply, DeltaReply) and reply.seq == self._next:
             self._next += 1
-            self._put(reply.text)
+            self._write_text(reply.text)
 
     def end(self, final: Final) -> None:
-        self._begin(final.request_id, final.attempt)
+        self._start_attempt(final.request_id, final.attempt)
         if not final.text.startswith(self._written):
             self.break_off()
-        self._put(final.text[len(self._written) :])
+        self._write_text(final.text[len(self._written) :])
         self._write("\n")
 
     def break_off(self) -> None:
@@ -103,7 +103,7 @@ class ReplyWriter:
             self._write("\n")
         self._written = ""
 
-    def _begin(self, request_id: str, attempt: int) -> None:
+    def _start_attempt(self, request_id: str, attempt: int) -> None:
         if self._of == (request_id, attempt):
             return
         if self._written:
@@ -112,7 +112,7 @@ class ReplyWriter:
         self._of = (request_id, attempt)
         self._next = 0
 
-    def _put(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         self._written += text
         if text:
             self._write(text)
@@ -175,7 +175,7 @@ async def _ask(
 
 
 def _write(text: str) -> None:
-    show(text, end="")
+    print_text(text, end="")
 
 
 def _question(stated: str | None) -> str:

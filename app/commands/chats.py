@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.conversations.chat_file import ChatFileError, decode, dump, import_chats, load
 from app.process.exits import ExitCode
-from app.process.process import complain, show
+from app.process.process import complain, print_text
 from app.screens.chats.export import as_markdown
 from app.settings.flags import FileFormat
 from app.settings.settings import Settings
@@ -32,9 +32,9 @@ def run_export(settings: Settings, name: str | None, form: FileFormat) -> int:
             complain(f"no chat has the title or the id {name!r}; F3 in the interface lists them")
             return ExitCode.FAILED
         if form is FileFormat.JSON:
-            show(dump((chat, store.messages(chat.id)) for chat in chats).rstrip("\n"))
+            print_text(dump((chat, store.messages(chat.id)) for chat in chats).rstrip("\n"))
         else:
-            show("\n".join(_markdown(store, chat) for chat in chats).rstrip("\n"))
+            print_text("\n".join(_markdown(store, chat) for chat in chats).rstrip("\n"))
     return ExitCode.OK
 
 
@@ -58,7 +58,7 @@ def run_import(settings: Settings, path: Path) -> int:
         import_chats(store, chats)
     for sentence in wrong:
         complain(sentence)
-    show(f"imported {len(chats)} {'chat' if len(chats) == 1 else 'chats'}")
+    print_text(f"imported {len(chats)} {'chat' if len(chats) == 1 else 'chats'}")
     return ExitCode.FAILED if wrong else ExitCode.OK
 
 

@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"batchdeck {version('batchdeck') or '(a checkout that is not installed)'}")
         raise typer.Exit
@@ -72,7 +72,7 @@ def _tui(
     _version: Annotated[
         bool,
         Option(
-            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

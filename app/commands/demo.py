@@ -12,7 +12,7 @@ from app.conversations.session import ChatSession
 from app.process import heap
 from app.process.columns import align
 from app.process.exits import ExitCode
-from app.process.process import error_terminal, show
+from app.process.process import error_terminal, print_text
 from app.process.serving import load_model, serving
 from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
 from app.settings.layers import load_interface
@@ -117,10 +117,10 @@ def run(settings: Settings) -> int:
     """
     request = LoadRequest("builtin", device=settings.device, knobs=settings.knobs)
     with serving(request, error_terminal()) as client:
-        return ExitCode.OK if hold(client, show) else ExitCode.FAILED
+        return ExitCode.OK if run_chats(client, print_text) else ExitCode.FAILED
 
 
-def hold(client: EngineClient, write: Callable[[str], None]) -> bool:
+def run_chats(client: EngineClient, write: Callable[[str], None]) -> bool:
     """Run the chats on an engine that has served nothing yet; returns whether every reply came.
 
     Each reply is written when it is complete, and then its chat asks the next question at once.

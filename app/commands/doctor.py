@@ -24,7 +24,7 @@ from app.gateway.mqtt.transport.link import LinkState
 from app.process.columns import align
 from app.process.console import loading_bar, progress_bar
 from app.process.exits import ExitCode
-from app.process.process import show
+from app.process.process import print_text
 from app.settings.layers import config_file, load_settings, unknown_variables
 from app.settings.own_file import OwnFile
 from app.settings.settings import Settings, SettingsError
@@ -113,17 +113,17 @@ def run(
         **({"MQTT": list(_mqtt(settings.mqtt))} if settings.mqtt.is_on else {}),
         "Files": list(_files(settings, config, trouble)),
     }
-    show(_sections(report))
+    print_text(_sections(report))
     is_ready = is_named and _is_ready(report)
     if is_ready:
-        show(f"{_FAST_PATH} (the model is loaded, which takes a while)")
+        print_text(f"{_FAST_PATH} (the model is loaded, which takes a while)")
         report[_FAST_PATH] = list(_fast_path(settings))
-        show(_rows(report[_FAST_PATH]))
+        print_text(_rows(report[_FAST_PATH]))
     if is_ready and _can_quantize(settings):
-        show(f"{_QUANTIZED} (the model is loaded for each width, which takes a while)")
+        print_text(f"{_QUANTIZED} (the model is loaded for each width, which takes a while)")
         report[_QUANTIZED] = list(_losses(settings))
-        show(_rows(report[_QUANTIZED]))
-    show(_troubles(report))
+        print_text(_rows(report[_QUANTIZED]))
+    print_text(_troubles(report))
     needed = [f for findings in report.values() for f in findings if f.trouble and f.is_needed]
     return ExitCode.FAILED if needed else ExitCode.OK
 
@@ -186,7 +186,7 @@ def _gpus() -> Iterator[Finding]:
     seen = _seen_by_torch()
     for number, (uuid, name) in enumerate(seen.items()):
         known = f"{name}, {uuid}, not reported by NVIDIA's driver"
-        shown = _show_gpu(by_uuid[uuid]) if uuid in by_uuid else known
+        shown = _describe_gpu(by_uuid[uuid]) if uuid in by_uuid else known
         yield Finding(f"cuda:{number}", shown)
     visible = visible_gpus([gpu.uuid for gpu in gpus], os.environ)
     for place, gpu in enumerate(gpus):
@@ -194,12 +194,12 @@ def _gpus() -> Iterator[Finding]:
             continue
         is_hidden = VARIABLE in os.environ and (bool(seen) or place not in visible)
         why = f", hidden: {VARIABLE} is {os.environ[VARIABLE]!r}" if is_hidden else ""
-        yield Finding("GPU", _show_gpu(gpu) + why)
+        yield Finding("GPU", _describe_gpu(gpu) + why)
     if not gpus and not seen:
         yield Finding("GPU", "no NVIDIA driver, or no GPU that it shows")
 
 
-def _show_gpu(gpu: Memory) -> str:
+def _describe_gpu(gpu: Memory) -> str:
     memory = f"{format_bytes(gpu.free)} of {format_bytes(gpu.total)} free"
     return ", ".join(part for part in (gpu.name, memory, gpu.uuid) if part)
 

@@ -13,7 +13,7 @@ import typer
 from app.process.columns import align
 from app.process.console import loading_bar, progress_bar
 from app.process.exits import ExitCode
-from app.process.process import complain, is_terminal, show
+from app.process.process import complain, is_terminal, print_text
 from app.process.serving import ModelLoadError
 from app.settings.settings import Settings, SettingsError
 from engine.api.errors import EngineError, ModelError
@@ -48,7 +48,7 @@ def run_get(settings: Settings, name: str) -> int:
     if place is None:
         raise ModelLoadError(f"{entry.source} does not hold a model with its weights")
     size = f", {format_bytes(found.num_bytes)}" if found is not None else ""
-    show(f"{entry.name} is here: {place}{size}")
+    print_text(f"{entry.name} is here: {place}{size}")
     return ExitCode.OK
 
 
@@ -65,9 +65,9 @@ def run_list(settings: Settings, *, as_json: bool) -> int:
         raise ModelLoadError(error.message) from None
     if as_json:
         listed = [asdict(one) | {"folder": str(one.folder)} for one in found]
-        show(json.dumps(listed, ensure_ascii=False, indent=2))
+        print_text(json.dumps(listed, ensure_ascii=False, indent=2))
     else:
-        show(to_table(found))
+        print_text(to_table(found))
     return ExitCode.OK
 
 
@@ -96,7 +96,7 @@ def run_remove(settings: Settings, name: str, *, is_sure: bool) -> int:
     except ModelError as error:
         complain(error.message)
         return ExitCode.FAILED
-    show(f"{entry.name} is removed, {format_bytes(found.num_bytes)} are free again")
+    print_text(f"{entry.name} is removed, {format_bytes(found.num_bytes)} are free again")
     return ExitCode.OK
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.process.columns import align
 from app.process.exits import ExitCode
-from app.process.process import show
+from app.process.process import print_text
 from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory, cpu_features, memory_of, why_not_quantized
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
@@ -122,12 +122,14 @@ def run(settings: Settings, name: str | None = None, *, as_json: bool) -> int:
         if name is not None:
             entry = registry.find(name)
             listing = examine(entry, place, closely=True)
-            show(to_json([listing]) if as_json else to_text(listing, place, place.budget(entry)))
+            print_text(
+                to_json([listing]) if as_json else to_text(listing, place, place.budget(entry))
+            )
             return ExitCode.OK
     except (InvalidConfigError, ModelError) as error:
         raise SettingsError(error.message) from None
     listings = list_models(registry, place)
-    show(to_json(listings) if as_json else to_table(listings))
+    print_text(to_json(listings) if as_json else to_table(listings))
     return ExitCode.OK
 
 
@@ -321,7 +323,7 @@ def _cells(listing: Listing) -> tuple[str, ...]:
         _here(listing),
         _about(listing) + _bytes(listing.weight_bytes, unknown=""),
         _bytes(listing.token_bytes, unknown=""),
-        _shown_context(listing),
+        _format_context(listing),
         listing.quantize if listing.quantize != "none" else "",
         listing.source,
     )
@@ -338,7 +340,7 @@ def _weights(listing: Listing) -> str:
     return f"{text} in {listing.quantize}, {_bytes(listing.loading_bytes)} while it is loaded"
 
 
-def _shown_context(listing: Listing) -> str:
+def _format_context(listing: Listing) -> str:
     if listing.context_length is None:
         return ""
     if listing.fit is Fit.SHORTER:

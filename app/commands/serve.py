@@ -106,7 +106,7 @@ def gateways(
             if settings.mqtt.is_on:
                 mqtt = _mqtt_gateway(settings, client)
                 _start(mqtt, running)
-            _tell(settings, client, Gateways(mqtt=mqtt, http=http))
+            _log_addresses(settings, client, Gateways(mqtt=mqtt, http=http))
             yield Gateways(mqtt=mqtt, http=http)
             for one in running:
                 one.request_stop()
@@ -144,7 +144,7 @@ def _mqtt_gateway(settings: Settings, client: EngineClient) -> MqttGateway:
     )
 
 
-def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
+def _log_addresses(settings: Settings, client: EngineClient, running: Gateways) -> None:
     """Log the model and the addresses, and how to try them."""
     model = settings.load_request().model
     # Beside a screen, the model is still loading.

@@ -32,7 +32,7 @@ class ResumedReply:
         self._timings = reply.timings or Timings()
         self._is_repeated = False
 
-    def take(self, reply: Message, delta: Delta) -> None:
+    def clear_earlier(self, reply: Message, delta: Delta) -> None:
         """Clear the earlier text before the first delta, which repeats all of it."""
         if not self._is_repeated and (delta.text or delta.thinking):
             reply.thinking = reply.content = ""
@@ -125,7 +125,7 @@ class History(ShownBranch):
             attachments=attachments,
         )
         check_question(question)
-        self._put(question)
+        self._set(question)
         if not conversation.title or (parent_id is None and not conversation.is_named):
             conversation.title = title_from(question)
         return question
@@ -142,7 +142,7 @@ class History(ShownBranch):
                 tool_call_id=outcome.tool_call_id,
                 name=outcome.name,
             )
-            self._put(message)
+            self._set(message)
             parent_id = message.id
         return message
 
@@ -199,7 +199,7 @@ class History(ShownBranch):
             request_id=request_id,
             asked=Asked(conversation.system, dict(sampling)),
         )
-        self._put(reply)
+        self._set(reply)
         self._tree.leave(conversation.leaf)
         conversation.leaf = self._making = reply.id
         conversation.updated = time.time()
@@ -245,10 +245,10 @@ class History(ShownBranch):
         self._unwritten[reply.id] = reply
         return messages, context, num_partial
 
-    def take(self, reply: Message, delta: Delta) -> None:
+    def add_delta(self, reply: Message, delta: Delta) -> None:
         """Add output to the reply in progress."""
         if self._resumed is not None:
-            self._resumed.take(reply, delta)
+            self._resumed.clear_earlier(reply, delta)
         reply.thinking += delta.thinking
         reply.content += delta.text
 
@@ -301,8 +301,8 @@ class History(ShownBranch):
         self._contexts.clear()
         self._stale.clear()
 
-    def _put(self, message: Message) -> None:
-        self._tree.put(message)
+    def _set(self, message: Message) -> None:
+        self._tree.set(message)
         self._unwritten[message.id] = message
         self._is_changed = True
 

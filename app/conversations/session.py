@@ -223,22 +223,22 @@ class ChatSession:
             InvalidRequestError: a reply is in progress, or the branch cannot be read.
         """
         self._check_idle()
-        with self._shown():
+        with self._switching():
             return self._history.turn(message_id, steps)
 
-    def bring(self, message_id: str) -> None:
-        """Switch to the branch of a message, as `History.bring`.
+    def switch_to(self, message_id: str) -> None:
+        """Switch to the branch of a message, as `History.switch_to`.
 
         Raises:
             InvalidRequestError: a reply is in progress, or the branch cannot be read.
         """
         self._check_idle()
-        with self._shown():
-            self._history.bring(message_id)
+        with self._switching():
+            self._history.switch_to(message_id)
 
-    def look(self) -> str:
-        """As `History.look`."""
-        return self._history.look()
+    def read_changes(self) -> str:
+        """As `History.read_changes`."""
+        return self._history.read_changes()
 
     def stop(self) -> None:
         """End the reply at the next step; its text so far stays."""
@@ -259,11 +259,11 @@ class ChatSession:
         if not self._reply.content:
             # The model has its name once it is loaded.
             self._reply.model = self._client.status().model
-        self._history.take(self._reply, delta)
+        self._history.add_delta(self._reply, delta)
         if delta.finish is not None:
             self._end(self._reply, delta.finish)
         elif self._clock() - self._saved_at >= SAVE_SECONDS:
-            self._keep(self._reply)
+            self._save(self._reply)
         return delta
 
     def close(self) -> None:
@@ -303,14 +303,14 @@ class ChatSession:
         )
 
     @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _switching(self) -> Iterator[None]:
         """For switching branches within the block: raises InvalidRequestError if a branch cannot be
         read."""
         try:
             yield
         except StoreError as error:
             raise InvalidRequestError(str(error), "message") from error
-        self._keep()
+        self._save()
 
     def _submit(
         self, submission: Submission, reply: Message, wake: Callable[[], None] | None
@@ -326,7 +326,7 @@ class ChatSession:
             body=json.dumps(body),
         )
         self._reply = reply
-        self._keep(journal=lambda journal: journal.begin(entry))
+        self._save(journal=lambda journal: journal.start(entry))
         self._stream = self._client.submit(submission, wake)
 
     def _end(self, reply: Message, finish: Finish | None) -> None:
@@ -336,9 +336,9 @@ class ChatSession:
         request_id, reason, error = reply.request_id, reply.finish_reason, reply.error
         assert request_id is not None
         assert reason is not None
-        self._keep(journal=lambda journal: journal.end(request_id, reason, error))
+        self._save(journal=lambda journal: journal.end(request_id, reason, error))
 
-    def _keep(self, *changed: Message, journal: Callable[[Journal], object] | None = None) -> None:
+    def _save(self, *changed: Message, journal: Callable[[Journal], object] | None = None) -> None:
         """Write to the store, with earlier unwritten changes; on failure the chat continues."""
         if self._store is None:
             return

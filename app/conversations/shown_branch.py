@@ -31,7 +31,7 @@ class Tree:
         self._parted: tuple[str | None, dict[str, tuple[int, int]]] | None = None
         self.places: dict[str | None, list[str]] = {}
         for message in messages:
-            self.put(message)
+            self.set(message)
 
     def __contains__(self, message_id: str) -> bool:
         return message_id in self._messages
@@ -42,7 +42,7 @@ class Tree:
     def get(self, message_id: str) -> Message | None:
         return self._messages.get(message_id)
 
-    def put(self, message: Message) -> None:
+    def set(self, message: Message) -> None:
         """Add a message, or replace it."""
         self._parted = None
         if message.id in self._messages:
@@ -135,7 +135,7 @@ class ShownBranch:
         their number.
         """
         if self._version is None:
-            self.look()
+            self.read_changes()
         return self._tree.parted(self.conversation.leaf)
 
     @property
@@ -165,20 +165,20 @@ class ShownBranch:
             return False
         beside = self._tree.places[self._tree[message_id].parent_id]
         wanted = beside[(beside.index(message_id) + steps) % len(beside)]
-        self._show(self._tree.left(wanted) or self._newest_leaf(wanted))
+        self._switch_to_leaf(self._tree.left(wanted) or self._newest_leaf(wanted))
         self._is_changed = True
         return True
 
-    def bring(self, message_id: str) -> None:
+    def switch_to(self, message_id: str) -> None:
         """Switch to the branch of a message: to its last viewed leaf, or else to its newest one.
 
         Raises:
             StoreError: the branch cannot be read; the previous one stays on view.
         """
-        self._show(self._tree.left(message_id) or self._newest_leaf(message_id))
+        self._switch_to_leaf(self._tree.left(message_id) or self._newest_leaf(message_id))
         self._is_changed = True
 
-    def look(self) -> str:
+    def read_changes(self) -> str:
         """Read other programs' changes to the conversation; cheap if there are none.
 
         If they continued the branch on view, their continuation is then on view.
@@ -190,7 +190,7 @@ class ShownBranch:
             self._version = 0
             return ""
         try:
-            return self._look(self._store)
+            return self._read_changes(self._store)
         except StoreError as error:
             self._version = self._version or 0
             log.error(
@@ -204,13 +204,13 @@ class ShownBranch:
         found = self._store.branches.newest_leaf(message_id) if self._store is not None else None
         return found or message_id
 
-    def _show(self, leaf: str) -> None:
+    def _switch_to_leaf(self, leaf: str) -> None:
         """Put the branch that ends in a leaf on view."""
         conversation = self.conversation
         if leaf not in self._tree and self._store is not None:
             for message in self._store.branch(leaf):
                 if message.id not in self._tree:
-                    self._tree.put(message)
+                    self._tree.set(message)
         before = self.messages
         self._tree.leave(conversation.leaf)
         conversation.leaf = leaf
@@ -219,7 +219,7 @@ class ShownBranch:
             conversation.title = title_from(first)
         self._version = None
 
-    def _look(self, store: Store) -> str:
+    def _read_changes(self, store: Store) -> str:
         version = store.branches.version()
         if self.is_awaited:
             self._read_awaited(store)
@@ -232,7 +232,7 @@ class ShownBranch:
         behind = places.pop(conversation.leaf, []) if conversation.leaf is not None else []
         new = self._tree.learn(places)
         if behind and conversation.leaf not in self._unwritten:
-            self._show(store.branches.newest_leaf(behind[-1]) or behind[-1])
+            self._switch_to_leaf(store.branches.newest_leaf(behind[-1]) or behind[-1])
             self._tree.learn(store.branches.places(conversation.id, conversation.leaf))
             self._version = version
             return "Another program continued this chat."
@@ -261,4 +261,4 @@ class ShownBranch:
         newest = self.messages[-1]
         kept = store.message(newest.id)
         if kept is not None and kept != newest:
-            self._tree.put(kept)
+            self._tree.set(kept)

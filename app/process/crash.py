@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from app.settings.settings import Settings
-from app.system.private import make_file, make_folder, tighten
+from app.system.private import create_file, create_folder, tighten
 from app.system.versions import PACKAGES, version
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class CrashReporter:
     def __enter__(self) -> Self:
         threading.excepthook = self._thread_ended
         try:
-            make_folder(self.folder)
+            create_folder(self.folder)
             tighten(self.folder)
-            make_file(self.fault_file)
+            create_file(self.fault_file)
             self._faults = self.fault_file.open("a", encoding="utf-8")
         except OSError as error:
             log.warning("no crash report can be written: %s", error)
@@ -66,8 +66,8 @@ class CrashReporter:
         log.critical("crashed: %s", what, exc_info=error)
         path = self.folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         try:
-            make_folder(self.folder)
-            make_file(path)
+            create_folder(self.folder)
+            create_file(path)
             path.write_text(self._text(error), encoding="utf-8", errors="backslashreplace")
         except OSError as trouble:
             return f"batchdeck crashed ({what}) and no report could be written: {trouble}"

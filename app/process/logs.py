@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
 
-from app.system.private import make_file, make_folder, tighten, tighten_folder
+from app.system.private import create_file, create_folder, tighten, tighten_folder
 from widgets.harmless import harmless
 
 OURS = ("app", "engine", "widgets")
@@ -28,7 +28,7 @@ LINES_AT_ONCE = 30
 SECONDS_A_LINE = 10.0
 
 # Modules whose failures are shown on standard error in any case, as sentences.
-_TOLD_ANYWAY = ("engine.serving.host", "app.process.crash")
+_ALWAYS_LOGGED = ("engine.serving.host", "app.process.crash")
 
 _IS_LOGGED = "is_logged"
 
@@ -70,10 +70,10 @@ class Sparing(logging.Filter):
         known = record.__dict__
         if _IS_LOGGED not in known:  # A record passes once for each handler.
             with self._lock:
-                known[_IS_LOGGED] = self._takes(record)
+                known[_IS_LOGGED] = self._has_room(record)
         return bool(known[_IS_LOGGED])
 
-    def _takes(self, record: logging.LogRecord) -> bool:
+    def _has_room(self, record: logging.LogRecord) -> bool:
         now = self._clock()
         place = self._places.setdefault((record.name, record.lineno), _Place(LINES_AT_ONCE, now))
         place.room = min(LINES_AT_ONCE, place.room + (now - place.filled_at) / SECONDS_A_LINE)
@@ -106,7 +106,7 @@ class PrivateFile(logging.handlers.RotatingFileHandler):
     """A log file that only its owner may read, because a log may quote a chat."""
 
     def _open(self) -> TextIOWrapper:
-        make_file(Path(self.baseFilename))
+        create_file(Path(self.baseFilename))
         return super()._open()
 
 
@@ -160,7 +160,7 @@ def set_up(file: Path, level: str | None, *, stderr: bool, as_json: bool = False
     handlers: list[logging.Handler] = [recent]
     trouble = ""
     try:
-        make_folder(file.parent)
+        create_folder(file.parent)
         handlers.append(
             PrivateFile(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
         )
@@ -195,4 +195,4 @@ def _is_for_person(record: logging.LogRecord) -> bool:
     they are mostly about our own choices."""
     if record.name.partition(".")[0] not in OURS:
         return record.levelno >= logging.ERROR
-    return record.name not in _TOLD_ANYWAY
+    return record.name not in _ALWAYS_LOGGED

@@ -62,7 +62,7 @@ def error_terminal() -> TextIO | None:
     return sys.stderr if is_terminal(sys.stderr) else None
 
 
-def show(text: str, end: str = "\n", *, as_it_is: bool = False) -> None:
+def print_text(text: str, end: str = "\n", *, as_it_is: bool = False) -> None:
     """Print a text at once, so that a reader of a pipe can follow. For a terminal it is made
     harmless.
 

@@ -129,10 +129,10 @@ def wait_until_loaded(client: EngineClient, terminal: TextIO | None = None) -> N
             check_engine(client)
             if status.phase is EnginePhase.FAILED:
                 raise ModelLoadError(status.detail)
-            _show(terminal, _progress(status))
+            _write_status(terminal, _progress(status))
             time.sleep(POLL_SECONDS)
     finally:
-        _show(terminal, "")
+        _write_status(terminal, "")
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[En
         yield client
 
 
-def _show(terminal: TextIO | None, text: str) -> None:
+def _write_status(terminal: TextIO | None, text: str) -> None:
     if terminal is not None:
         # A line that is logged meanwhile overwrites this one.
         terminal.write(f"{_CLEAR_LINE}{harmless(text)}\r")

@@ -93,7 +93,7 @@ class Watchdog:
     def _end(self, asked: signal.Signals) -> None:
         try:
             calls = [threading.Thread(target=call, daemon=True) for call in _last_calls]
-            calls.append(threading.Thread(target=self._tell, args=(asked,), daemon=True))
+            calls.append(threading.Thread(target=self._write_report, args=(asked,), daemon=True))
             for call in calls:
                 call.start()
             for call in calls:
@@ -101,7 +101,7 @@ class Watchdog:
         finally:
             self._leave(128 + asked)
 
-    def _tell(self, asked: signal.Signals) -> None:
+    def _write_report(self, asked: signal.Signals) -> None:
         line = self._report(f"it did not end within {PATIENCE_SECONDS:g} s of {asked.name}")
         # Bypass `sys.stderr`, which may be one of the interface's, and its lock.
         os.write(2, f"tui: {harmless(line)}\n".encode())

@@ -52,7 +52,7 @@ class ModelSwitch:
         self._before = replace(request, model=BUILTIN)
         self._quantize = request.quantize  # the width for wishes that name none
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._client.load(self._wanted)
 
     @property

@@ -45,7 +45,7 @@ class Pump:
     a posted message would wake the loop for each token.
 
     Args:
-        keep_up: is called in each turn, after the sessions were polled.
+        update_layout: is called in each turn, after the sessions were polled.
         clock: monotonic seconds.
 
     Attributes:
@@ -64,7 +64,7 @@ class Pump:
         http: HttpWatch,
         chat: ChatPane,
         panels: Panels,
-        keep_up: Callable[[], object],
+        update_layout: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seen = True
@@ -78,7 +78,7 @@ class Pump:
         self._http = http
         self._chat = chat
         self._panels = panels
-        self._keep_up = keep_up
+        self._update_layout = update_layout
         self._clock = clock
         self._devices = Devices()
         self._log = LogFeed()
@@ -87,7 +87,7 @@ class Pump:
         self._timer: Timer | None = None
         self._turn_at = 0.0
         self._began = 0.0
-        self._parts = self._take_turn(everything=False)  # the rest of the turn, or the next one
+        self._parts = self._turn_parts(everything=False)  # the rest of the turn, or the next one
         self._done = {"engine": -math.inf, "table": -math.inf, "devices": -math.inf}
         self._frames_before = (0, clock())
         self._status = EngineStatus(EnginePhase.EMPTY)
@@ -122,31 +122,31 @@ class Pump:
 
     def turn(self, *, everything: bool = False) -> None:
         """Update the parts of the screen that are due, or all of them if `everything` is set."""
-        for _ in self._take_turn(everything=everything):
+        for _ in self._turn_parts(everything=everything):
             pass
 
-    def _take_turn(self, *, everything: bool) -> Iterator[None]:
+    def _turn_parts(self, *, everything: bool) -> Iterator[None]:
         """Take a turn in parts. Only the first one looks at the engine, so that all panels show the
         same moment."""
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         self._began, cadence, current = self._clock(), self.cadence, self._sessions.current
         news = self._sessions.poll()
         self._notify_ends()
-        looked = self._is_due("engine", cadence.engine, everything)
-        records, turned = self._look() if looked else ([], False)
-        if current.key in news or looked:
+        polled = self._is_due("engine", cadence.engine, everything)
+        records, turned = self._poll_engine() if polled else ([], False)
+        if current.key in news or polled:
             self._chat.update()
         elif news:
             self._chat.update_bar()
-        self._keep_up()
-        if not looked:
+        self._update_layout()
+        if not polled:
             return
         yield
         self._panels.show_steps(self._engine, records)
         if self._is_due("table", cadence.table, everything or turned):
             yield
-            self._mqtt.look()
-            self._http.look()
+            self._mqtt.poll()
+            self._http.poll()
             self._notify_broker()
             self._notify_http()
             self._warn()
@@ -155,14 +155,14 @@ class Pump:
         if self._is_due("devices", cadence.devices, everything):
             yield
             self._read_devices()
-            self._look_for_others()
+            self._read_others_changes()
 
     def _come_again(self) -> None:
         try:
             next(self._parts)
             pause = 0.0
         except StopIteration:
-            self._parts = self._take_turn(everything=False)
+            self._parts = self._turn_parts(everything=False)
             pause = self._pause()
         self._come_at(max(self._began + pause, self._clock() + BREATH_SECONDS))
 
@@ -182,20 +182,20 @@ class Pump:
         self._done[what] = self._began
         return True
 
-    def _look(self) -> tuple[list[StepRecord], bool]:
+    def _poll_engine(self) -> tuple[list[StepRecord], bool]:
         """Poll the engine; returns its new steps, and whether the panels of figures must be updated
         at once. They must after a change of model, phase or knob, and when a request arrived, ended
         or resumed: the map shows that immediately, and the other panels must not contradict it."""
         engine, phase = self._engine, self._status.phase
-        records = engine.look()
+        records = engine.poll()
         if engine.status != self._status:
             self._notify_model(self._status, engine.status)
             self._status = engine.status
         self._sessions.meet(engine.views.values())
         requests = engine.snapshot.requests if engine.snapshot else ()
         sessions, numbering = self._sessions.sessions, self._sessions.numbering
-        numbering.look(requests, (session.chat.conversation for session in sessions))
-        lines: list[LogLine] = self._log.take(numbering.subject)
+        numbering.update(requests, (session.chat.conversation for session in sessions))
+        lines: list[LogLine] = self._log.drain(numbering.subject)
         for record in records:
             lines += engine_events(record, engine.epoch, numbering.subject)
         changes = engine.new_knob_changes()
@@ -210,11 +210,11 @@ class Pump:
         is_other = self._status.phase is not phase or self._standing != before
         return records, is_other or bool(changes)
 
-    def _look_for_others(self) -> None:
+    def _read_others_changes(self) -> None:
         """Show messages that another program on the same store has added to the chat on view."""
         chat = self._sessions.current.chat
         before = chat.messages, chat.places
-        if word := chat.look():
+        if word := chat.read_changes():
             self._screen.notify(word)
         if (chat.messages, chat.places) != before:
             self._chat.update()
@@ -244,7 +244,7 @@ class Pump:
 
     def _warn(self) -> None:
         """Warn of exceeded limits, and log when they are exceeded and when they are met again."""
-        for alert in self.alerts.look(self._engine.snapshot, self._mqtt.readings):
+        for alert in self.alerts.check(self._engine.snapshot, self._mqtt.readings):
             if alert.is_over:
                 log.info("alert is over: %s", alert.text)
                 continue

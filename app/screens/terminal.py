@@ -78,7 +78,7 @@ class TerminalDriver(LinuxDriver):
         with suppress(EOFError, ParseError):
             tuple(parser.feed(""))
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Leave application mode past the driver's threads, which may hang; from any thread."""
         self.exit_event.set()
         self._writer_thread = self._file

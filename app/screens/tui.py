@@ -218,7 +218,7 @@ class Tui(App[int]):
         if self._pinned:
             self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.
-        self.models.begin()
+        self.models.start()
         self._watch()
         self.set_interval(LOOK_SECONDS, self._watch)
 
@@ -383,15 +383,15 @@ class Tui(App[int]):
             await self.ending.run()
             self.exit(return_code=code)
 
-    def keep_replies(self) -> None:
+    def store_replies(self) -> None:
         """Store the replies so far, while the loop hangs."""
         self._sessions.close_all()
 
-    def give_terminal_back(self) -> None:
+    def restore_terminal(self) -> None:
         """Restore the terminal for the shell while the loop hangs."""
-        give_back = getattr(self._driver, "give_back", None)
-        if give_back is not None:
-            give_back()
+        restore = getattr(self._driver, "restore", None)
+        if restore is not None:
+            restore()
 
     def _handle_exception(self, error: Exception) -> None:
         """Keep the exception that crashed the application, for `run` to raise.
@@ -432,7 +432,7 @@ def run(
     except BaseException:
         client.shutdown()
         raise
-    with app.hearing(), last_call(app.keep_replies), last_call(app.give_terminal_back):
+    with app.hearing(), last_call(app.store_replies), last_call(app.restore_terminal):
         try:
             app.run()
         finally:

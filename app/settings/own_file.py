@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from app.settings.settings import Settings, SettingsError
-from app.system.private import make_folder
+from app.system.private import create_folder
 
 NAME = "interface.toml"
 _HEAD = "# Written by the settings of batchdeck's interface (F9).\n"
@@ -68,7 +68,7 @@ class OwnFile:
 
     def _write(self, text: str) -> None:
         folder = self.path.parent
-        make_folder(folder)
+        create_folder(folder)
         # `mkstemp` makes the file for its owner only.
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{NAME}.")
         try:

@@ -149,7 +149,7 @@ class Batches:
         (row,) = self._db.read("SELECT * FROM batch WHERE id = ?", batch_id)
         return self._batch(row)
 
-    def take_over(self) -> list[StoredBatch]:
+    def adopt(self) -> list[StoredBatch]:
         """Take over the batches of dead programs.
 
         Returns:
@@ -179,14 +179,14 @@ class Batches:
             "UPDATE batch SET lease = '' WHERE lease = ? AND ended IS NULL", (self._leases.own,)
         )
 
-    def begin(self, batch_id: str, total: int) -> StoredBatch:
+    def start(self, batch_id: str, total: int) -> StoredBatch:
         """Start a validated batch with `total` requests, and create the files for its answers. This
         does nothing if it was cancelled meanwhile.
         """
         with self._db.transaction():
             batch = self.reread(batch_id)
             if self._go(batch, BatchStatus.IN_PROGRESS):
-                output, faults = (self._files.begin(batch.user, by_batch=True) for _ in range(2))
+                output, faults = (self._files.create(batch.user, by_batch=True) for _ in range(2))
                 self._db.write(
                     "UPDATE batch SET total = ?, output = ?, faults = ? WHERE id = ?",
                     (total, output.id, faults.id, batch_id),

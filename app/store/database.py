@@ -176,7 +176,7 @@ class Database:
         if free < num_bytes + DISK_LEFT:
             why = f"the disk is full (its last {DISK_LEFT} bytes stay free)"
             raise FullError(f"{self.path}: {why}")
-        self._hold_reserve()
+        self._create_reserve()
 
     def removing(self, work: Callable[[], T]) -> T:
         """Run a deletion, on a full disk too: in the space of the reserve, if there is one.
@@ -194,7 +194,7 @@ class Database:
     def _reserve(self) -> Path:
         return self.path.with_name(f"{self.path.name}-reserve")
 
-    def _hold_reserve(self) -> None:
+    def _create_reserve(self) -> None:
         if self._reserve.exists():
             return
         try:

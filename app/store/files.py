@@ -54,7 +54,7 @@ DELETE FROM file WHERE number IN (SELECT value FROM json_each(?))
 
 
 # A user's present files, and the deleted ones that are not swept yet.
-_TAKEN = """
+_USAGE = """
 SELECT state = 'deleted', count(*), coalesce(sum(num_bytes), 0) FROM file
 WHERE user = ? GROUP BY state = 'deleted'
 """
@@ -92,7 +92,7 @@ def new_file_id() -> str:
     return f"file-{uuid.uuid4().hex}"
 
 
-class Taken(NamedTuple):
+class StorageUsage(NamedTuple):
     """The storage used by a user's files.
 
     Attributes:
@@ -126,7 +126,7 @@ class Files:
         self._db = db
         self._leases = leases
 
-    def begin(self, user: str, *, by_batch: bool = False) -> StoredFile:
+    def create(self, user: str, *, by_batch: bool = False) -> StoredFile:
         """Create a file, which is invisible until it is finished.
 
         Args:
@@ -139,7 +139,7 @@ class Files:
             (row,) = self._db.read("SELECT * FROM file WHERE id = ?", file_id)
         return _file(row)
 
-    def add(self, number: int, lines: Iterable[Line]) -> None:
+    def append(self, number: int, lines: Iterable[Line]) -> None:
         """Append lines to the file with this number, all or none."""
         added = [(number, line.number, line.content) for line in lines]
         num_bytes = sum(len(content) for _, _, content in added)
@@ -148,10 +148,10 @@ class Files:
             self._db.write_all("INSERT INTO line (file, number, content) VALUES (?, ?, ?)", added)
             self._db.write(GROW, (num_bytes, number))
 
-    def taken(self, user: str) -> Taken:
+    def usage(self, user: str) -> StorageUsage:
         """The storage used by a user's files."""
-        found = {bool(row[0]): (row[1], row[2]) for row in self._db.read(_TAKEN, user)}
-        return Taken(*found.get(False, (0, 0)), deleted=found.get(True, (0, 0))[1])
+        found = {bool(row[0]): (row[1], row[2]) for row in self._db.read(_USAGE, user)}
+        return StorageUsage(*found.get(False, (0, 0)), deleted=found.get(True, (0, 0))[1])
 
     def finish(self, number: int, name: str, purpose: str, keep_seconds: float) -> StoredFile:
         """Make a file visible.

@@ -121,7 +121,7 @@ class Journal:
         self._db = db
         self._leases = leases
 
-    def begin(self, entry: JournalEntry) -> None:
+    def start(self, entry: JournalEntry) -> None:
         """Journal a request before it is submitted to the engine.
 
         Raises:

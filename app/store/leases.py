@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from app.store.database import StoreError
-from app.system.private import make_folder
+from app.system.private import create_folder
 
 if sys.platform == "win32":
     import msvcrt
@@ -35,7 +35,7 @@ class Lease:
     """
 
     def __init__(self, folder: Path) -> None:
-        make_folder(folder)
+        create_folder(folder)
         self.name = uuid.uuid4().hex
         self._path = _path(folder, self.name)
         self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)

@@ -53,7 +53,7 @@ class Presets:
     def delete(self, name: str) -> None:
         self._db.write("DELETE FROM preset WHERE name = ?", (name,))
 
-    def begin_with(self, name: str) -> None:
+    def set_default(self, name: str) -> None:
         """Make this preset the default for new chats; none if `name` is empty."""
         self._db.write("UPDATE preset SET is_default = (name = ?)", (name,))
 

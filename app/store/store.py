@@ -34,7 +34,7 @@ from app.store.rows import (
 from app.store.search import Search
 from app.store.summaries import Summaries
 from app.system.paths import CRASHES
-from app.system.private import make_file, make_folder, tighten, tighten_folder
+from app.system.private import create_file, create_folder, tighten, tighten_folder
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +93,9 @@ class Store:
     def __init__(self, path: Path, busy_seconds: float | None = None) -> None:
         leases = path.with_name(f"{path.name}-leases")
         try:
-            make_folder(path.parent)
+            create_folder(path.parent)
             # Only the owner may read the chats; SQLite's other files copy its mode.
-            make_file(path)
+            create_file(path)
             tighten(*(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")), leases)
             tighten_folder(path.parent, (path.name, CRASHES))
             self._leases = Leases(leases)

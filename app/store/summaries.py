@@ -57,11 +57,11 @@ class Summaries:
         Replies in progress are written many times a second, and do not change it."""
         return int(self._db.read("SELECT version FROM roster")[0][0])
 
-    def shown(self) -> str:
+    def current(self) -> str:
         """The id of the chat on view; empty if none was yet. The chat may not be in the store: it
         was deleted meanwhile, or never had messages."""
         return str(self._db.read("SELECT conversation_id FROM on_view")[0][0])
 
-    def show(self, conversation_id: str) -> None:
+    def set_current(self, conversation_id: str) -> None:
         """Keep the id of the chat on view. The last writer of several programs wins."""
         self._db.write("UPDATE on_view SET conversation_id = ?", (conversation_id,))

@@ -15,7 +15,7 @@ from typing import TypeVar
 from app.store.database import PAUSE_SECONDS, Database, HinderedError, StoreError
 from app.store.query import split
 from app.store.rows import read_attachments
-from app.system.private import make_file
+from app.system.private import create_file
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ class WordIndex:
 
     def catch_up(self) -> int:
         """Index the changes since the last call; returns the number of messages."""
-        return self._over(self._take_in)
+        return self._over(self._index_changes)
 
     def over(self, work: Callable[[Database], T]) -> T:
         """Run a function on the index, after indexing the store's changes."""
 
         def caught_up() -> T:
-            self._take_in()
+            self._index_changes()
             return work(self._opened())
 
         return self._over(caught_up)
@@ -107,7 +107,7 @@ class WordIndex:
                 self._remove()
                 return work()
 
-    def _take_in(self) -> int:
+    def _index_changes(self) -> int:
         return sum(self._slices()) if self.can_be else 0
 
     def _slices(self) -> Iterator[int]:
@@ -146,7 +146,7 @@ class WordIndex:
         try:
             if self.can_be:
                 try:
-                    make_file(self._file)
+                    create_file(self._file)
                 except OSError as error:
                     text = f"{self._file}: it cannot be opened ({error.strerror or error})"
                     raise HinderedError(text) from None

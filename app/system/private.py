@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def make_folder(path: Path) -> None:
+def create_folder(path: Path) -> None:
     """Create a folder, and missing parents, for their owner only.
 
     Parents too, as the XDG Base Directory Specification requires.
@@ -26,7 +26,7 @@ def make_folder(path: Path) -> None:
         place.mkdir(mode=0o700, exist_ok=True)
 
 
-def make_file(path: Path) -> None:
+def create_file(path: Path) -> None:
     """Create an empty file for its owner only, unless it exists.
 
     Raises:

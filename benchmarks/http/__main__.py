@@ -251,9 +251,9 @@ def _put_batch(store_file: Path, count: int) -> None:
     body = {"messages": messages, "max_tokens": LINE_TOKENS}
     asked = {"method": "POST", "url": "/v1/chat/completions", "body": body}
     with closing(Store(store_file)) as store:
-        file = store.files.begin(ANYBODY)
+        file = store.files.create(ANYBODY)
         lines = (json.dumps({"custom_id": f"{n}", **asked}).encode() for n in range(count))
-        store.files.add(file.number, (Line(n, line + b"\n") for n, line in enumerate(lines, 1)))
+        store.files.append(file.number, (Line(n, line + b"\n") for n, line in enumerate(lines, 1)))
         store.files.finish(file.number, "asks.jsonl", "batch", 3600.0)
         store.batches.create(
             ANYBODY,

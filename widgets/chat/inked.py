@@ -79,7 +79,7 @@ class Inked(ScrollView, inherit_bindings=False):
             self.vertical_scrollbar.window_virtual_size = rows
             self.refresh()
 
-    def _draw(self, content: Content) -> Strip:
+    def _to_strip(self, content: Content) -> Strip:
         base = self.visual_style
         return Strip(
             Segment(text, style.rich_style)

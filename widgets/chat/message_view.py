@@ -130,7 +130,7 @@ class MessageView(Inked):
         index = self._passages.index_at(top)
         offset = top - self._passages.place(index)[0]
         self._passages.fold(key)
-        self._show_from(index, offset)
+        self._scroll_to_entry(index, offset)
         self.refresh()
 
     def show_thinking(self, shown: bool) -> None:
@@ -177,7 +177,7 @@ class MessageView(Inked):
         if y == self.scrollable_content_region.height - 1 and (new := self.num_new_rows):
             arrow = self._glyphs.down if not self._glyphs.unicode else "↓"
             text = self._glyphs.fit(f" {counted(new, 'new line')} · End to follow ")
-            badge = self._draw(Content.styled(f" {arrow}{text}", ".badge"))
+            badge = self._to_strip(Content.styled(f" {arrow}{text}", ".badge"))
             if badge.cell_length <= width:
                 strip = Strip.join([strip.crop(0, width - badge.cell_length), badge])
         return strip
@@ -205,7 +205,7 @@ class MessageView(Inked):
         self._following = new_value >= self.max_scroll_y
         if self._set_width and self._entries:
             at_end = self._following
-            self._show_at(self._passages.look(self.scroll_offset.y, self._view_height))
+            self._scroll_to_row(self._passages.typeset(self.scroll_offset.y, self._view_height))
             self._following = self._following or at_end
 
     def _strip(self, number: int) -> Strip:
@@ -213,7 +213,7 @@ class MessageView(Inked):
         passage, index = self._passages.locate(number)
         if passage is None:
             if not self._entries and 0 < number <= len(rows := self._greeting_rows):
-                return self._draw(rows[number - 1].text.pad_left(INDENT).stylize(".muted"))
+                return self._to_strip(rows[number - 1].text.pad_left(INDENT).stylize(".muted"))
             return Strip([])
         selection = self.text_selection
         span = selection.get_span(number) if selection else None
@@ -226,8 +226,8 @@ class MessageView(Inked):
             if span is not None:
                 start, end = span
                 selected = Style.from_styles(self.screen.get_component_styles("screen--selection"))
-                return self._draw(content.stylize(selected, start, end if end >= 0 else None))
-            strip = passage.strips[index] = self._draw(content)
+                return self._to_strip(content.stylize(selected, start, end if end >= 0 else None))
+            strip = passage.strips[index] = self._to_strip(content)
         return strip
 
     # Typesetting.
@@ -259,11 +259,11 @@ class MessageView(Inked):
             return
         top = self._passages.index_at(self.scroll_offset.y)
         typesetter = Typesetter(self._glyphs, copy_key=self._copy_key)
-        self._passages.show(self._entries, typesetter, self._set_width)
+        self._passages.set_entries(self._entries, typesetter, self._set_width)
         if self._following or not self._entries:
             self._arrange()
         else:
-            self._show_from(min(top, len(self._entries) - 1))
+            self._scroll_to_entry(min(top, len(self._entries) - 1))
             self._seen = (len(self._entries), 0)
         self._arrive()
         self.refresh()
@@ -273,26 +273,26 @@ class MessageView(Inked):
         if not self._entries or not self._set_width:
             self._set_rows(1 + len(self._greeting_rows))
         elif self._following and not self.is_vertical_scrollbar_grabbed:
-            self._show_at(self._passages.look_at_end(self._view_height))
+            self._scroll_to_row(self._passages.typeset_end(self._view_height))
             self._following = True
-            self._note_seen()
+            self._record_seen()
         else:
             top = self.scroll_offset.y
             index = self._passages.index_at(top)
-            self._show_from(index, top - self._passages.place(index)[0])
+            self._scroll_to_entry(index, top - self._passages.place(index)[0])
 
-    def _show_from(self, index: int, offset: int = 0) -> None:
+    def _scroll_to_entry(self, index: int, offset: int = 0) -> None:
         """Start the view at so many rows below the beginning of a message."""
-        self._show_at(self._passages.look_from(index, offset, self._view_height))
+        self._scroll_to_row(self._passages.typeset_from(index, offset, self._view_height))
 
-    def _show_at(self, top: int) -> None:
+    def _scroll_to_row(self, top: int) -> None:
         """Start the view at this row; all that it shows below is typeset."""
         self._set_rows(self._passages.height)
         if top != self.scroll_offset.y:
             self.scroll_to(y=top, animate=False)
-        self._note_seen()
+        self._record_seen()
 
-    def _note_seen(self) -> None:
+    def _record_seen(self) -> None:
         """Record how far down the chat was viewed."""
         # Only typeset messages: a resize may come before the newest entries are typeset.
         last = len(self._passages.entries) - 1
@@ -320,9 +320,9 @@ class MessageView(Inked):
         start, height = self._passages.place(index)
         top, room = self.scroll_offset.y, self._view_height
         if start < top or height - 1 > room:
-            self._show_from(index)
+            self._scroll_to_entry(index)
         elif start + height - 1 > top + room:
-            self._show_from(index, height - 1 - room)
+            self._scroll_to_entry(index, height - 1 - room)
 
     def _arrive(self) -> None:
         """Scroll to the awaited message, once the text is typeset."""
@@ -333,4 +333,4 @@ class MessageView(Inked):
         row = self._passages.passage(index).first_row_with(self._words)
         # With the rows before it, if they are few.
         before = row if row < self._view_height // 2 else self._view_height // 3
-        self._show_from(index, row - before)
+        self._scroll_to_entry(index, row - before)

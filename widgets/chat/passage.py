@@ -86,7 +86,7 @@ class Passage:
             body = _spaced(list(self._folds.attachments(entry)), text if entry.text else [])
         self._body = body
         self._last_text = self._find_last_text()
-        if self._note_below(entry):
+        if self._is_note_below(entry):
             style = ".failed" if entry.failed else ".muted"
             sentence = Content.styled(self._glyphs.fit(entry.note), style)
             self._body = [*body, *wrap(sentence, self._width)]
@@ -184,7 +184,7 @@ class Passage:
             content = content[:end] + Content.styled(cursor, ".mark") + content[end + 1 :]
         return content
 
-    def _note_below(self, entry: Entry) -> bool:
+    def _is_note_below(self, entry: Entry) -> bool:
         """Whether the note has separate lines: it does if the message failed, or if it waits and
         the reason does not fit into the header."""
         branch = f"  {entry.branch[0]}/{entry.branch[1]}" if entry.branch else ""
@@ -202,7 +202,7 @@ class Passage:
         if entry.note:
             # The error of a failed message may be long, so it is below the text.
             note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")
-            if not entry.failed and self._note_below(entry):
+            if not entry.failed and self._is_note_below(entry):
                 note = note.partition(":")[0]
             said = (self._glyphs.fit(" · "), ".muted"), (self._glyphs.fit(note), style)
             return Content.assemble(header, *said)

@@ -47,7 +47,7 @@ class Passages:
         """The typeset rows, as drawn, also outside of the view."""
         return "\n".join(line for _, p in sorted(self._set.items()) for line in p.lines)
 
-    def show(self, entries: Sequence[Entry], typesetter: Typesetter, width: int) -> None:
+    def set_entries(self, entries: Sequence[Entry], typesetter: Typesetter, width: int) -> None:
         """Show these messages; none of them is typeset yet."""
         self._typesetter, self._width = typesetter, width
         self._set.clear()
@@ -115,7 +115,7 @@ class Passages:
         """A message, typeset if it was not."""
         passage = self._set.get(index)
         if passage is None:
-            passage = self._set[index] = self._make(index)
+            passage = self._set[index] = self._make_passage(index)
             self._heights[index] = passage.height
         return passage
 
@@ -130,7 +130,7 @@ class Passages:
         index = self.index_at(row)
         return self._set.get(index), row - self._starts[index]
 
-    def look(self, top: int, height: int) -> int:
+    def typeset(self, top: int, height: int) -> int:
         """Typeset the messages in a window of so many rows.
 
         Returns:
@@ -140,10 +140,10 @@ class Passages:
             return 0
         seen = range(self.index_at(top), self.index_at(top + height - 1) + 1)
         anchor = next((index for index in seen if index in self._set), seen.start)
-        return self.look_from(anchor, top - self._starts[anchor], height)
+        return self.typeset_from(anchor, top - self._starts[anchor], height)
 
-    def look_from(self, anchor: int, offset: int, height: int) -> int:
-        """As `look`, with the window's top so many rows below the beginning of a message."""
+    def typeset_from(self, anchor: int, offset: int, height: int) -> int:
+        """As `typeset`, with the window's top so many rows below the beginning of a message."""
         self.passage(anchor)
         while True:
             self.arrange()
@@ -159,8 +159,8 @@ class Passages:
         self._forget(seen, top, height)
         return top
 
-    def look_at_end(self, height: int) -> int:
-        """As `look`, with the window at the end."""
+    def typeset_end(self, height: int) -> int:
+        """As `typeset`, with the window at the end."""
         if not self.entries:
             return 0
         room = height
@@ -195,7 +195,7 @@ class Passages:
         passage, start = self._set.get(index), self._starts[index]
         if passage is None:
             # Its rows were never in view, so none of them is an end of the selection.
-            passage = self._make(index)
+            passage = self._make_passage(index)
             yield from ((row.gap, text) for row, text, _ in passage.texts)
             return
         for number, (row, text, begin) in enumerate(passage.texts, start):
@@ -203,7 +203,7 @@ class Passages:
                 left, right = (max(x - begin, 0) if x >= 0 else len(text) for x in span)
                 yield row.gap, text[left:right]
 
-    def _make(self, index: int) -> Passage:
+    def _make_passage(self, index: int) -> Passage:
         entry = self.entries[index]
         assert self._typesetter is not None
         is_open = entry.key in self._turned

@@ -89,7 +89,7 @@ class PromptArea(LinesInput):
         super().load_text(text)
         self._recalled = None
 
-    def put(self, text: str) -> None:
+    def replace_text(self, text: str) -> None:
         """Replace the text, with the cursor at its end; undo brings the old one back."""
         self._recalled = None
         edit = self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)

@@ -96,7 +96,7 @@ class Transcript(MessageView, can_focus=True):
 
     def action_scroll_home(self) -> None:
         if self._entries:
-            self._show_from(0)
+            self._scroll_to_entry(0)
             if self._current:
                 self._mark(self._entries[0].key)
 

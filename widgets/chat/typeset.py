@@ -241,7 +241,7 @@ class Typesetter:
         """The text of a block with its spans. Unknown markup stays as written."""
         text: list[str] = []
         spans: list[Span] = []
-        _take(node, 0, text, spans)
+        _append_text(node, 0, text, spans)
         return Content("".join(text), spans=spans)
 
 
@@ -293,7 +293,7 @@ class Document:
             node.parent = None
 
 
-def _take(node: SyntaxTreeNode, start: int, text: list[str], spans: list[Span]) -> int:
+def _append_text(node: SyntaxTreeNode, start: int, text: list[str], spans: list[Span]) -> int:
     """Append a node's text and its style spans; returns its end."""
     first = len(text)
     match node.type:
@@ -305,7 +305,7 @@ def _take(node: SyntaxTreeNode, start: int, text: list[str], spans: list[Span]) 
         case _ if node.children:
             end = start
             for child in node.children:
-                end = _take(child, end, text, spans)
+                end = _append_text(child, end, text, spans)
         case _:
             text.append(node.content)
     shown = "".join(text[first:])

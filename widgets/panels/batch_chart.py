@@ -238,10 +238,10 @@ class BatchChart(Panel, can_focus=True):
                 for x in ticks & set(range(len(stacks))):
                     stacks[x][-1] = (self.glyphs.tick_head, self.palette.tick)
                 self._name_policies(stacks)
-            lines += self._drawn(stacks, width, track)
+            lines += self._track_lines(stacks, width, track)
         return lines
 
-    def _drawn(
+    def _track_lines(
         self, stacks: list[list[tuple[str, Style]]], width: int, track: BatchTrack
     ) -> list[Line]:
         """The lines of a track, with its axis."""

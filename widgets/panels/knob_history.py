@@ -63,7 +63,9 @@ class KnobHistory:
         self._epoch = 0.0
         self.effect: Effect | None = None
 
-    def show(self, changes: Sequence[KnobChange], epoch: float, effect: Effect | None) -> None:
+    def set_changes(
+        self, changes: Sequence[KnobChange], epoch: float, effect: Effect | None
+    ) -> None:
         """Set the changes to draw.
 
         Args:

@@ -86,9 +86,10 @@ class KnobPanel(ScrollPanel, can_focus=True):
         epoch: float = 0.0,
         effect: Effect | None = None,
     ) -> None:
-        """Show the state of the knobs; the history's arguments are those of `KnobHistory.show`."""
+        """Show the state of the knobs. The arguments of the history are those of
+        `KnobHistory.set_changes`."""
         self._cursor.items = sorted(knobs, key=rank)
-        self._history.show(history, epoch, effect)
+        self._history.set_changes(history, epoch, effect)
         for knob in knobs:
             path = self._asked.get(knob.name, [])
             if path and (knob.requested == path[-1] or knob.requested not in path):

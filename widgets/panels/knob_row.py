@@ -11,7 +11,13 @@ from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
 from widgets.line import Line
 from widgets.line_view import LineView
-from widgets.panels.knob_values import in_force, is_ignored, note_in, shown_name, shown_value
+from widgets.panels.knob_values import (
+    fitted_note,
+    format_value,
+    in_force,
+    indented_name,
+    is_ignored,
+)
 
 _NAME_WIDTH = 22
 _VALUE_WIDTH = 12
@@ -41,7 +47,7 @@ class KnobRow:
         """
         width, length = self.width - len(in_force(self.knob)), _VALUE_WIDTH
         if isinstance(self.value, str):
-            room = width - 3 - len(shown_name(self.knob))
+            room = width - 3 - len(indented_name(self.knob))
             length = max(min(cell_len(self._text) + 4, room), length)
             if room < length:  # The name needs the blanks after the value.
                 length = min(cell_len(self._text) + 4, length)
@@ -59,7 +65,7 @@ class KnobRow:
             text = strong = muted
         line, span = view.line(self.width), self.span
         line.cell(glyphs.cursor if current else "", 2, palette.strong + over)
-        line.cell(shown_name(knob), span.start - 3, text).add(" ", text)
+        line.cell(indented_name(knob), span.start - 3, text).add(" ", text)
         if isinstance(self.value, bool):
             line.cell("[x]" if self.value else "[ ]", len(span), strong)
         else:
@@ -71,11 +77,11 @@ class KnobRow:
             line.cell(shown, room, strong, "left" if isinstance(self.value, str) else "right")
             line.add(f" {glyphs.more if turns else ' '}", muted)
         line.add(in_force(knob), palette.warn + over)
-        if note := note_in(knob, line.room - 2):
+        if note := fitted_note(knob, line.room - 2):
             line.add("  ", text).add(note, muted)
         return line.pad(text)
 
     @property
     def _text(self) -> str:
         """The shown value."""
-        return shown_value(self.knob, self.value) if self.typed is None else self.typed
+        return format_value(self.knob, self.value) if self.typed is None else self.typed

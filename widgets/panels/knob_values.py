@@ -69,12 +69,12 @@ def rank(knob: KnobState) -> int:
     return {"policy": 0, "order": 1}.get(under, 2)
 
 
-def shown_name(knob: KnobState) -> str:
+def indented_name(knob: KnobState) -> str:
     """The knob's name, indented if it acts under a policy or an order."""
     return knob.name if knob.spec.acts == "always" or is_ignored(knob) else f"  {knob.name}"
 
 
-def shown_value(knob: KnobState, value: KnobValue) -> str:
+def format_value(knob: KnobState, value: KnobValue) -> str:
     """A value as shown: times in the common format, with their unit. Typed text is the plain
     number."""
     seconds = {"s": 1.0, "ms": 1e-3}.get(knob.spec.unit)
@@ -85,10 +85,10 @@ def shown_value(knob: KnobState, value: KnobValue) -> str:
 
 def in_force(knob: KnobState) -> str:
     """The effective value, if it is not the requested one; else empty."""
-    return f"  now {shown_value(knob, knob.effective)}" if knob.effective != knob.requested else ""
+    return f"  now {format_value(knob, knob.effective)}" if knob.effective != knob.requested else ""
 
 
-def note_in(knob: KnobState, room: int) -> str:
+def fitted_note(knob: KnobState, room: int) -> str:
     """The note on a knob, cut to so many cells. The note that a knob is ignored is shown completely
     or not at all, because position and colour show that too."""
     if is_ignored(knob):
@@ -108,7 +108,7 @@ def help_text(knob: KnobState) -> str:
     unit = f" {knob.spec.unit}" if knob.spec.unit else ""
     note = ""
     if knob.effective != knob.requested:
-        note = f" Now {shown_value(knob, knob.effective)}: {knob.note}."
+        note = f" Now {format_value(knob, knob.effective)}: {knob.note}."
     elif knob.note:
         note = f" {knob.note[0].upper()}{knob.note[1:]}."
     return f"{knob.spec.meaning}: {knob.allowed}{unit}.{note}"

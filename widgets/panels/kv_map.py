@@ -185,7 +185,7 @@ class KvMap(Panel, can_focus=True):
             level = self._level(cell)
             key = cell.state, cell.holders, level
             if key not in looks:
-                looks[key] = self._look(cell, level)
+                looks[key] = self._render_cell(cell, level)
             glyph, style = looks[key]
             glyphs.append(glyph)
             styles.append(style)
@@ -238,7 +238,7 @@ class KvMap(Panel, can_focus=True):
         levels = len(self.glyphs.part)
         return min(cell.count(cell.state) * levels // cell.blocks, levels - 1)
 
-    def _look(self, cell: BlockSegment, level: int) -> tuple[str, Style]:
+    def _render_cell(self, cell: BlockSegment, level: int) -> tuple[str, Style]:
         """Glyph and style of a cell."""
         glyphs, palette = self.glyphs, self.palette
         names = self._kv_notes.names

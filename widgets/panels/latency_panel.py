@@ -207,7 +207,7 @@ class LatencyPanel(Panel, can_focus=True):
         assert self._latency is not None
         name, target = NAMES[which], self._target(NAMES[which])
         samples = self._latency.samples.get(name.lower())
-        until, span = self._latency.until, self._shown_span
+        until, span = self._latency.until, self._visible_span
         times, values = samples.between(until - span, until) if samples else ((), ())
         beside = width >= 2 * _SPREAD_WIDTH + AXIS_WIDTH
         below = 0 if beside or height < 2 * _CHART else height // 3
@@ -251,7 +251,7 @@ class LatencyPanel(Panel, can_focus=True):
         return line if right is None else line.extend(right.segments, _SPREAD_WIDTH - right.room)
 
     @property
-    def _shown_span(self) -> float:
+    def _visible_span(self) -> float:
         place = SPANS.index(self.span) + (_ZOOMED_SPANS if self.is_maximized else 0)
         return SPANS[min(place, len(SPANS) - 1)]
 

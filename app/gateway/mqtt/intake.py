@@ -190,7 +190,7 @@ class Intake:
 
     def _journal(self, exchange: Exchange) -> None:
         exchange.history.save()
-        self._store.journal.begin(
+        self._store.journal.start(
             JournalEntry(
                 request_id=exchange.key,
                 attempt=exchange.attempt,

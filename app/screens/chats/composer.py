@@ -66,14 +66,14 @@ class Composer:
     def draft(self) -> Draft:
         return Draft(self._prompt.text, self.attachments, self.editing, self.aside)
 
-    def note(self) -> None:
+    def save_to_session(self) -> None:
         """Store the current draft in the session on view."""
         if self.session is not None:
             self.session.draft = self.draft
 
     def show(self, session: OpenSession) -> None:
         """Show another chat with its draft."""
-        self.note()
+        self.save_to_session()
         self.session = session
         self.load(draft_of(session, self._sessions.store))
         self._prompt.refuse(session.refusal)
@@ -100,7 +100,7 @@ class Composer:
             del files[place]
         self.attachments = tuple(files)
 
-    def begin_edit(self, message: Message) -> None:
+    def start_edit(self, message: Message) -> None:
         """Edit a message of the user. The draft is set aside until the edit ends."""
         aside = (self.draft or None) if self.editing is None else self.aside
         self.load(Draft(as_written(message.content), message.attachments, message.id, aside))
@@ -212,7 +212,7 @@ def draft_of(session: OpenSession, store: Store) -> Draft:
     return session.draft
 
 
-def keep_draft(session: OpenSession, draft: Draft, store: Store) -> bool:
+def store_draft(session: OpenSession, draft: Draft, store: Store) -> bool:
     """Store the draft of a chat, and the chat itself if it has no messages yet.
 
     Returns:

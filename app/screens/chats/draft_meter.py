@@ -66,7 +66,9 @@ class DraftMeter:
         if model != self._model:
             self._model, self._text, self._counted = model, "", None
             self._files.clear()
-        self._files = {a: self._files.get(a) or self._begin(a.prompt_text) for a in attachments}
+        self._files = {
+            a: self._files.get(a) or self._start_count(a.prompt_text) for a in attachments
+        }
         parts = [self._part(self._files[a]) for a in attachments]
         parts.append(self._typed(text, exact))
         return Length(
@@ -85,7 +87,7 @@ class DraftMeter:
         idle = self._counted is None or self._counted.tokens.done()
         differs = abs(len(text) - len(self._text)) >= SHORT
         if idle and text != self._text and (exact or (len(text) >= SHORT and differs)):
-            self._text, self._counted = text, self._begin(text)
+            self._text, self._counted = text, self._start_count(text)
         if text == self._text and self._counted is not None:
             return self._part(self._counted)
         size = _size(text)
@@ -102,7 +104,7 @@ class DraftMeter:
             self._bytes_per_token = size / tokens
         return Length(tokens, size)
 
-    def _begin(self, text: str) -> _Counted:
+    def _start_count(self, text: str) -> _Counted:
         return _Counted(_size(text), self._client.tokenize(text, add_special_tokens=False))
 
 

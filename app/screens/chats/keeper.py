@@ -84,7 +84,7 @@ class ChatKeeper:
         done = Done(Change.CLOSE, key, session.title, True)
         is_kept = session.is_own and session.is_stored
         self._sessions.close(session)
-        return self._note(done) if is_kept else None
+        return self._record(done) if is_kept else None
 
     def archive(self, key: str) -> Done | None:
         """Archive or unarchive a chat; None if it is not in the store."""
@@ -95,10 +95,10 @@ class ChatKeeper:
         was_open = self._sessions.find(key) is not None
         if chat.is_archived:
             self._set_archived(chat, False)
-            return self._note(Done(Change.UNARCHIVE, key, title_of(chat), was_open))
-        stopped = self._take_off(key)
+            return self._record(Done(Change.UNARCHIVE, key, title_of(chat), was_open))
+        stopped = self._close(key)
         self._set_archived(chat, True)
-        return self._note(Done(Change.ARCHIVE, key, title_of(chat), was_open, stopped))
+        return self._record(Done(Change.ARCHIVE, key, title_of(chat), was_open, stopped))
 
     def pin(self, key: str) -> Done | None:
         """Pin or unpin a chat; None if it is not in the store. It may be another user's: their list
@@ -110,18 +110,18 @@ class ChatKeeper:
         self._set_pinned(chat, time.time() if before is None else None)
         change = Change.PIN if before is None else Change.UNPIN
         was_open = self._sessions.find(key) is not None
-        return self._note(Done(change, key, title_of(chat), was_open, pinned_at=before))
+        return self._record(Done(change, key, title_of(chat), was_open, pinned_at=before))
 
     def delete(self, key: str) -> Done | None:
         """Delete a chat, ending its running reply; None if it is not in the store."""
         self.check(key)
         chat = self._store.conversation(key)
         was_open = self._sessions.find(key) is not None
-        stopped = self._take_off(key)
+        stopped = self._close(key)
         if chat is None:
             return None
         self._store.delete_conversation(key)
-        return self._note(Done(Change.DELETE, key, title_of(chat), was_open, stopped))
+        return self._record(Done(Change.DELETE, key, title_of(chat), was_open, stopped))
 
     def rename(self, key: str, title: str) -> None:
         """Change the title of a chat; does nothing if the chat does not exist."""
@@ -150,7 +150,7 @@ class ChatKeeper:
             if chat is not None and done.change is Change.ARCHIVE:
                 self._set_archived(chat, False)
             elif chat is not None and done.change is Change.UNARCHIVE:
-                self._take_off(done.key)
+                self._close(done.key)
                 self._set_archived(chat, True)
             elif chat is not None and done.change in _PINNING:
                 self._set_pinned(chat, done.pinned_at)
@@ -161,7 +161,7 @@ class ChatKeeper:
             self._sessions.open(done.key)
         return done
 
-    def _take_off(self, key: str) -> bool:
+    def _close(self, key: str) -> bool:
         """Close a chat and stop its reply; returns whether a reply was running. The reply of a chat
         that others hold continues."""
         session = self._sessions.find(key)
@@ -188,6 +188,6 @@ class ChatKeeper:
         if session := self._sessions.find(chat.id):
             session.chat.conversation.pinned_at = pinned_at
 
-    def _note(self, done: Done) -> Done:
+    def _record(self, done: Done) -> Done:
         self._done.append(done)
         return done

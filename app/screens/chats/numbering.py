@@ -42,7 +42,7 @@ class Numbering:
         self._theirs: dict[str, int] = {}  # by the key, the last seen ones at the end
         self._asked: dict[str, Subject] = {}  # by request
 
-    def look(self, requests: Sequence[RequestView], chats: Iterable[Conversation]) -> None:
+    def update(self, requests: Sequence[RequestView], chats: Iterable[Conversation]) -> None:
         """Name the chats of these requests.
 
         Args:

@@ -85,7 +85,7 @@ class SessionList:
             session = self._open(conversation)
             session.had_failed = conversation.id in failed
             self.sessions.append(session)
-        self.current = self._last_on_view() or self._newest()
+        self.current = self._stored_current() or self._newest()
         self.go_to(self.current)
 
     @property
@@ -138,7 +138,7 @@ class SessionList:
                 self.go_to(self._newest())
             return
         if session is not self.current:
-            self._keep_on_view(session)  # at once, for the program may be killed
+            self._store_current(session)  # at once, for the program may be killed
         self.current = session
         session.unread = False
 
@@ -294,7 +294,7 @@ class SessionList:
         as they are, open or closed, for the next start."""
         for session in self._held:
             session.chat.close()
-        self._keep_on_view(self.current)
+        self._store_current(self.current)
 
     def _blank(self) -> Conversation:
         """Make an empty conversation, with the preset for new chats, or with the settings that the
@@ -353,18 +353,18 @@ class SessionList:
         messages = self.store.branch(conversation.leaf) if conversation.leaf else ()
         return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))
 
-    def _last_on_view(self) -> OpenSession | None:
+    def _stored_current(self) -> OpenSession | None:
         """The session that was on view last; None if that is not known, or it is not open."""
         try:
-            return self.find(self.store.summaries.shown())
+            return self.find(self.store.summaries.current())
         except StoreError as error:
             log.error("%s", error)
             return None
 
-    def _keep_on_view(self, session: OpenSession) -> None:
+    def _store_current(self, session: OpenSession) -> None:
         """Store which session is on view, for the next start. If that fails, another one is shown
         then, which is only logged."""
         try:
-            self.store.summaries.show(session.key)
+            self.store.summaries.set_current(session.key)
         except StoreError as error:
             log.error("which chat is on view is not kept: %s", error)

@@ -128,11 +128,11 @@ class WatchedChat:
         """
         raise InvalidRequestError(self.refusal, "message")
 
-    def look(self) -> str:
+    def read_changes(self) -> str:
         """Do nothing: `poll` reads the actions of the chat's owner."""
         return ""
 
-    def bring(self, _message_id: str) -> NoReturn:
+    def switch_to(self, _message_id: str) -> NoReturn:
         """Refuse to have another branch on view.
 
         Raises:

@@ -88,7 +88,7 @@ class ChatActions:
         chat = self._sessions.current.chat
         try:
             if message_id not in {message.id for message in chat.messages}:
-                chat.bring(message_id)
+                chat.switch_to(message_id)
                 self._pane.update()
         except InvalidRequestError as error:
             self._user.refuse(f"The message is on another branch: {error.message}.")
@@ -99,7 +99,7 @@ class ChatActions:
 
     def close(self) -> None:
         """Close the chat on view; its draft is kept."""
-        self._drafts.keep()
+        self._drafts.store()
         session = self._sessions.current
         goes_on = " its reply continues," if session.chat.is_busy else ""
         done = None

@@ -60,8 +60,8 @@ class Target(Protocol):
     def to_chat(self) -> None: ...
     def toggle_engine(self) -> None: ...
     def toggle_chats(self) -> None: ...
-    def show_panel(self, number: int) -> None: ...
-    def show_knob_history(self) -> None: ...
+    def go_to_panel(self, number: int) -> None: ...
+    def go_to_knob_history(self) -> None: ...
     def step_panel(self, places: int) -> None: ...
     def zoom(self) -> None: ...
     def read(self) -> None: ...
@@ -302,7 +302,7 @@ COMMANDS: tuple[Command, ...] = (
             "import",
             "Import chats from a JSON file",
             "PATH",
-            lambda d, t: d.files.import_chats(t, partial(d.slash.bring_back, f"/import {t}")),
+            lambda d, t: d.files.import_chats(t, partial(d.slash.restore_line, f"/import {t}")),
             completed_paths,
         ),
     ),
@@ -559,7 +559,7 @@ COMMANDS: tuple[Command, ...] = (
         Offer(10, "Undo the last knob change", offered=_has_model),
     ),
     Command(
-        lambda d: d.show_knob_history(),
+        lambda d: d.go_to_knob_history(),
         offer=Offer(10, "History of knobs", "Who changed what", offered=_has_model),
     ),
     # A title has both words, so that the palette finds it by either.
@@ -590,7 +590,7 @@ COMMANDS: tuple[Command, ...] = (
     # Not before the focused panel: a digit may be part of a number that is being typed there.
     *(
         Command(
-            partial(lambda n, d: d.show_panel(n), n),
+            partial(lambda n, d: d.go_to_panel(n), n),
             Key(f"{n}", f"panel.{n}", "Panel by its number", f"Panel number {n}"),
         )
         for n in range(1, 10)
@@ -693,7 +693,7 @@ def choices(deck: Target) -> Iterator[SystemCommand]:
     keys = deck.user.keys()
     for number, (name, _) in enumerate(deck.panels.numbered, 1):
         key = keys.get(action_of(f"panel.{number}"))
-        yield entry(f"Panel: {name}", partial(deck.show_panel, number), app, "Go to it", key)
+        yield entry(f"Panel: {name}", partial(deck.go_to_panel, number), app, "Go to it", key)
 
 
 def entry(

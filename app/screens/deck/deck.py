@@ -138,7 +138,7 @@ class Deck(Screen[None]):
         self.panel_bar = PanelBar([name for name, _ in panels.numbered], glyphs, id="panels")
         self.key_bar = KeyBar(glyphs)
         watches = self.engine, self.mqtt, self.http
-        self.pump = Pump(self, sessions, *watches, chat, panels, self.keep_up)
+        self.pump = Pump(self, sessions, *watches, chat, panels, self.update_layout)
         self.clock: Callable[[], float] = time.monotonic
         self._panel = 0
         self._gateway = panels.http if self.mqtt.gateway is None else panels.mqtt
@@ -195,14 +195,14 @@ class Deck(Screen[None]):
 
     def on_mount(self) -> None:
         self._select_panel(0)
-        self.show_keys()
+        self.update_key_hints()
         self.pump.start()
         self.chat.prompt.area.offers = self.slash.completions
         self.chat.prompt.area.attach = self.drafts.attach
 
     def on_unmount(self) -> None:
         self.pump.stop()
-        self.drafts.keep()
+        self.drafts.store()
 
     # Commands and their keys.
 
@@ -217,7 +217,7 @@ class Deck(Screen[None]):
             return BY_NAME[str(parameters[0])].when(self)
         return super().check_action(action, parameters)
 
-    def show_keys(self) -> None:
+    def update_key_hints(self) -> None:
         """Show the keys in prompt, transcript and panels as they are bound now."""
         key, area, transcript = self.user.key_of, self.chat.prompt.area, self.chat.transcript
         self.chat.hint(
@@ -235,7 +235,7 @@ class Deck(Screen[None]):
             )
         self.refresh_bindings()
 
-    def keep_up(self) -> None:
+    def update_layout(self) -> None:
         """Update the key bar and the layout to the present chats. The pump calls this each turn."""
         self.refresh_keys()
         self.place_chats()
@@ -257,7 +257,7 @@ class Deck(Screen[None]):
 
     def switched(self) -> None:
         """Show the current session of the list, after another one has become that."""
-        self.drafts.keep()  # of the chat before, which is shown until `update`
+        self.drafts.store()  # of the chat before, which is shown until `update`
         session = self.sessions.current
         self.panels.kv.select(self.sessions.number_of(session))
         self.chat.update()
@@ -380,7 +380,7 @@ class Deck(Screen[None]):
         self.refresh_keys()
 
     @on(SessionTable.Highlighted)
-    def show_blocks(self, event: SessionTable.Highlighted) -> None:
+    def select_blocks(self, event: SessionTable.Highlighted) -> None:
         self.panels.kv.select(event.row.name.number)
 
     # Leaving. Escape leaves a panel, a dialog, an edit, or a chat that was opened from a panel. It
@@ -405,20 +405,20 @@ class Deck(Screen[None]):
         """Go back to the prompt."""
         self.chat.transcript.rest()
         self.to_chat()
-        self._note_left()
+        self._record_left()
 
     def leave_edit(self) -> None:
         """Stop editing a message, which stays as it was."""
         self.chat.composer.go_back()
         self.user.forget()
-        self._note_left()
+        self._record_left()
 
     def go_back(self) -> None:
         """Go back to the panel from which this chat was opened."""
-        self._note_left()
-        self.show_panel(self._panel + 1)
+        self._record_left()
+        self.go_to_panel(self._panel + 1)
 
-    def _note_left(self) -> None:
+    def _record_left(self) -> None:
         """Record the time, so that another Escape right after this does not stop a reply."""
         self._left_at = self.clock()
         self._came_to = None
@@ -426,7 +426,7 @@ class Deck(Screen[None]):
 
     def on_screen_resume(self) -> None:
         """A dialog or the palette was left."""
-        self._note_left()
+        self._record_left()
 
     def on_descendant_blur(self, event: events.DescendantBlur) -> None:
         if event.widget is self.chat.prompt.area:
@@ -510,7 +510,7 @@ class Deck(Screen[None]):
         narrow = self.has_class("-narrow") or self.has_class("-rail")
         return narrow and self.app.size.height >= TABLE_HEIGHT and not self.has_class("-engine")
 
-    def show_panel(self, number: int) -> None:
+    def go_to_panel(self, number: int) -> None:
         """Go to a panel."""
         if not self.has_class("-split"):
             self.add_class("-engine")
@@ -519,22 +519,22 @@ class Deck(Screen[None]):
         self._focus_panel()
 
     @on(PanelBar.Picked)
-    def show_picked(self, event: PanelBar.Picked) -> None:
-        self.show_panel(event.place + 1)
+    def go_to_picked(self, event: PanelBar.Picked) -> None:
+        self.go_to_panel(event.place + 1)
 
     def step_panel(self, places: int) -> None:
         """Go to the next panel where one is on view at a time, else to the next pane."""
         if self.has_class("-engine") and self.panel_bar.display:
-            self.show_panel((self._panel + places) % len(self.panels.numbered) + 1)
+            self.go_to_panel((self._panel + places) % len(self.panels.numbered) + 1)
         elif places > 0:
             self.focus_next()
         else:
             self.focus_previous()
 
-    def show_knob_history(self) -> None:
+    def go_to_knob_history(self) -> None:
         """Go to the knobs, with their history on view."""
         names = [name for name, _ in self.panels.numbered]
-        self.show_panel(names.index("Knobs") + 1)
+        self.go_to_panel(names.index("Knobs") + 1)
         self.panels.knobs.show_history(True)
 
     @property
@@ -560,7 +560,7 @@ class Deck(Screen[None]):
             self.minimize()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self._keep_focus)
+        self.call_after_refresh(self._leave_hidden_pane)
         self.call_after_refresh(self.place_chats)
 
     def _select_panel(self, place: int) -> None:
@@ -587,7 +587,7 @@ class Deck(Screen[None]):
         panel = self.panels.numbered[self._panel][1]
         self.set_focus(panel if panel.can_focus else None)
 
-    def _keep_focus(self) -> None:
+    def _leave_hidden_pane(self) -> None:
         """Move the focus away from a pane that is no longer shown."""
         if self.focused is None or not self.focused.region:
             if self.chat.region:

@@ -21,7 +21,7 @@ from textual.timer import Timer
 
 from app.conversations.question import read_attachment
 from app.screens.chats.chat import ChatPane
-from app.screens.chats.composer import keep_draft
+from app.screens.chats.composer import store_draft
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.dialogue import Dialogue
 from app.store.database import StoreError
@@ -31,7 +31,7 @@ from widgets.chat.completions import Completion
 from widgets.harmless import printable
 
 # A crash loses at most the keys of this time. Storing 2,000 characters takes a millisecond.
-KEEP_SECONDS = 0.7
+STORE_SECONDS = 0.7
 
 MOST_PATHS = 100  # in the completions of one path
 _MENTION = re.compile(r"(?:^|\s)@([^@]*)$")
@@ -119,8 +119,8 @@ class DraftActions:
     _sessions: SessionList
     _pane: ChatPane
     _held: Draft | None = field(default=None, init=False)  # is sent once it is counted
-    _keeping: Timer | None = field(default=None, init=False)
-    _is_unkept: bool = field(default=False, init=False)  # storing failed, and the user knows
+    _store_timer: Timer | None = field(default=None, init=False)
+    _is_unsaved: bool = field(default=False, init=False)  # storing failed, and the user knows
 
     def send(self) -> None:
         """Send the message, if it fits into the context."""
@@ -145,7 +145,7 @@ class DraftActions:
             else:
                 chat.send(text, attachments=draft.attachments)
             self._pane.sent()
-            self.keep()
+            self.store()
 
     @property
     def is_held(self) -> bool:
@@ -169,18 +169,18 @@ class DraftActions:
             self._user.refuse(error.message, timeout=10)
             return False
         self._pane.composer.attach(attachment)
-        self._show_attachments()
+        self._update_attachments()
         return True
 
     def attach_paste(self, text: str) -> None:
         """Attach a pasted text that is too long for the prompt."""
         self._pane.composer.attach_paste(text)
-        self._show_attachments()
+        self._update_attachments()
 
     def detach(self, place: int) -> None:
         """Remove an attachment; -1 is the last one."""
         self._pane.composer.drop(place)
-        self._show_attachments()
+        self._update_attachments()
 
     def detach_last(self) -> None:
         if self._pane.composer.attachments:
@@ -188,10 +188,10 @@ class DraftActions:
         else:
             self._user.notify("Nothing is attached to this message.")
 
-    def _show_attachments(self) -> None:
-        self._pane.composer.note()
+    def _update_attachments(self) -> None:
+        self._pane.composer.save_to_session()
         self._pane.update()
-        self._keep_soon()
+        self._store_soon()
 
     # The editor.
 
@@ -213,7 +213,7 @@ class DraftActions:
         if shutil.which(command[0]) is None:
             self._user.refuse(f"{name} is {stated[name]!r}, but there is no program {command[0]}.")
             return
-        self.keep()
+        self.store()
         self._user.screen.run_worker(self._edit(command))
 
     async def _edit(self, command: Sequence[str]) -> None:
@@ -240,7 +240,7 @@ class DraftActions:
         # Most editors end the last line.
         text = printable(text if before.endswith("\n") else text.removesuffix("\n"))
         if text != before:
-            area.put(text)
+            area.replace_text(text)
 
     async def _run_editor(self, command: Sequence[str]) -> str:
         """Leave the terminal to an editor until it ends, while replies go on; returns why it
@@ -266,28 +266,28 @@ class DraftActions:
 
     # Storing.
 
-    def keep(self) -> None:
+    def store(self) -> None:
         """Store the draft of the chat on view."""
-        if self._keeping is not None:
-            self._keeping.stop()
-            self._keeping = None
+        if self._store_timer is not None:
+            self._store_timer.stop()
+            self._store_timer = None
         composer = self._pane.composer
         if composer.session is None or composer.session not in self._sessions.sessions:
             return
         try:
             composer.update()
-            if keep_draft(composer.session, composer.draft, self._sessions.store):
-                self._is_unkept = False
+            if store_draft(composer.session, composer.draft, self._sessions.store):
+                self._is_unsaved = False
         except StoreError as error:
-            if not self._is_unkept:
-                self._is_unkept = True
+            if not self._is_unsaved:
+                self._is_unsaved = True
                 self._user.fail(f"This draft is not saved: {error}")
 
     def changed(self) -> None:
-        """Note a change of the text, which is stored after `KEEP_SECONDS`."""
-        self._pane.composer.note()
-        self._keep_soon()
+        """Note a change of the text, which is stored after `STORE_SECONDS`."""
+        self._pane.composer.save_to_session()
+        self._store_soon()
 
-    def _keep_soon(self) -> None:
-        if self._keeping is None:
-            self._keeping = self._user.screen.set_timer(KEEP_SECONDS, self.keep)
+    def _store_soon(self) -> None:
+        if self._store_timer is None:
+            self._store_timer = self._user.screen.set_timer(STORE_SECONDS, self.store)

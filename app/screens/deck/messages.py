@@ -122,7 +122,7 @@ class MessageActions:
         if not messages:
             self._user.refuse("There is no message yet to edit.")
             return
-        self._pane.composer.begin_edit(messages[-1])
+        self._pane.composer.start_edit(messages[-1])
         self._to_prompt()
         send, keep = self._user.key_of("prompt.send"), self._user.key_of("chat.keep")
         self._user.advise(f"{send} sends it as another branch; {keep} leaves it as it was.")

@@ -112,10 +112,10 @@ class SettingsActions:
         preset = Preset(name, settings.system, settings.sampling)
         before = next((one for one in self._own if one.name == name), preset)
         if before == preset:
-            self._keep(preset)
+            self._store_preset(preset)
         else:
             self._user.confirm(
-                f"Replace the preset {name}?", "replace", partial(self._keep, preset)
+                f"Replace the preset {name}?", "replace", partial(self._store_preset, preset)
             )
 
     def pick_preset(self) -> None:
@@ -148,7 +148,7 @@ class SettingsActions:
                 question = f"Delete the preset {name} for good?{also}"
                 self._user.confirm(question, "delete", partial(self._delete, name))
             else:
-                self._begin_with("" if name == default else name)
+                self._set_default_preset("" if name == default else name)
 
         self._user.ask(PickPreset(items), act)
 
@@ -200,7 +200,7 @@ class SettingsActions:
         with self._user.errors_shown():
             self._sessions.store.presets.rename(old, new)
 
-    def _keep(self, preset: Preset) -> None:
+    def _store_preset(self, preset: Preset) -> None:
         with self._user.errors_shown():
             self._sessions.store.presets.save(preset)
             self._user.notify(f"Kept as the preset {preset.name}.")
@@ -209,9 +209,9 @@ class SettingsActions:
         with self._user.errors_shown():
             self._sessions.store.presets.delete(name)
 
-    def _begin_with(self, name: str) -> None:
+    def _set_default_preset(self, name: str) -> None:
         with self._user.errors_shown():
-            self._sessions.store.presets.begin_with(name)
+            self._sessions.store.presets.set_default(name)
             preset = f"the preset {name}" if name else "no preset"
             self._user.notify(f"New chats begin with {preset}.")
 

@@ -124,7 +124,7 @@ class SavedPrompts:
 
     def insert(self, text: str) -> None:
         """Replace the text in the prompt; undo brings it back."""
-        self._pane.prompt.area.put(text)
+        self._pane.prompt.area.replace_text(text)
         self._to_prompt()
 
     def pick(self) -> None:
@@ -243,9 +243,9 @@ class SlashCommands:
             return
         self._pane.prompt.area.load_text("")
         if slash.run(rest) is False:
-            self.bring_back(text)
+            self.restore_line(text)
 
-    def bring_back(self, line: str) -> None:
+    def restore_line(self, line: str) -> None:
         """Put a refused line back into the prompt, unless something was written there since."""
         area = self._pane.prompt.area
         if not area.text:

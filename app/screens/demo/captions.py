@@ -34,7 +34,7 @@ class Captions:
         self._policy = ""
         self._preempted: set[str] = set()
 
-    def look(self, records: Sequence[StepRecord]) -> None:
+    def add_steps(self, records: Sequence[StepRecord]) -> None:
         """Add new steps, and show a new line about them if the present one was read."""
         found = [event for record in records for event in self._events(record)]
         age = self._clock() - self._since

@@ -28,7 +28,7 @@ PANES = 4
 # By seconds from the first question on: the knobs to change, and the captions for the changes.
 POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
 # Seconds for which the line shows after a user has taken over.
-TOLD_SECONDS = 30.0
+CAPTION_SECONDS = 30.0
 WHO = "demo"
 
 WAITING = "The demonstration begins when the built-in model is loaded. Any key takes over."
@@ -60,7 +60,7 @@ class Demonstration(Tui):
             (BACK_SECONDS, self._change_back),
         ]
         self._panes = 0
-        self._began = self._viewed = self._turned = self._taken = 0.0
+        self._began = self._viewed = self._turned = self._ended_at = 0.0
 
     def on_ready(self) -> None:
         self.deck.mount(self._line, before="#body")
@@ -70,7 +70,7 @@ class Demonstration(Tui):
     async def on_event(self, event: events.Event) -> None:
         is_over = self.is_over
         if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
-            self._take_over()
+            self._end_script()
         # The user cannot know which widget has the focus, nor what a key would do there.
         swallowed = isinstance(event, events.Paste) or (
             isinstance(event, events.Key) and not self._leads_elsewhere(event.key)
@@ -81,7 +81,7 @@ class Demonstration(Tui):
     def demonstrate(self) -> None:
         """Run the crowd, with captions. The caption line disappears some seconds after a user has
         taken over."""
-        if self.is_over and self._clock() >= self._taken + TOLD_SECONDS:
+        if self.is_over and self._clock() >= self._ended_at + CAPTION_SECONDS:
             self._line.display = False
         if self.is_over or self.deck.engine.status.phase is not EnginePhase.READY:
             return
@@ -96,7 +96,7 @@ class Demonstration(Tui):
         records = [r for r in self.deck.engine.records if r.step > self._step]
         if records:
             self._step = records[-1].step
-            self._captions.look(records)
+            self._captions.add_steps(records)
             self._line.show(self._captions.text)
 
     def _change_view(self, now: float) -> None:
@@ -144,11 +144,11 @@ class Demonstration(Tui):
         deck = (b for b in bindings_of(self.deck, self) if b.id == "view.mode")
         return key in {binding.key for binding in (*bindings_of(self, self), *deck)}
 
-    def _take_over(self) -> None:
+    def _end_script(self) -> None:
         """End the script. Running replies continue, under the policy of the beginning."""
         if not self.is_over:
             self.is_over = True
-            self._taken = self._clock()
+            self._ended_at = self._clock()
             if [act for _, act in self._events] == [self._change_back]:
                 self._change_back()
             engine = self.deck.user.key_of("view.mode")

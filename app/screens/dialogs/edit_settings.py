@@ -166,7 +166,7 @@ class EditSettings(Dialog[ChatSettings]):
             text = self.fields[name].value.strip()
             try:
                 if text:
-                    self._take(name, text, sampling)
+                    self._store_value(name, text, sampling)
             except InvalidRequestError as error:
                 wrong.append(self._say(name, error))
         settings = ChatSettings(self.system.text.strip("\n"), sampling)
@@ -180,7 +180,7 @@ class EditSettings(Dialog[ChatSettings]):
         else:
             self.dismiss(settings)
 
-    def _take(self, name: str, text: str, sampling: dict[str, object]) -> None:
+    def _store_value(self, name: str, text: str, sampling: dict[str, object]) -> None:
         if name == THINKING:
             base = self._defaults.value(ARGUMENTS)
             assert isinstance(base, dict)

@@ -108,7 +108,7 @@ class FindChat(Finder[Chosen]):
         self._place = 0  # among the hits of the chat under the cursor
         self._hit: Hit | None = None
         # Whether a search is under way, and whether Enter waits for its result.
-        self._is_looking = False
+        self._is_searching = False
         self._is_entered = False
 
     def compose(self) -> ComposeResult:
@@ -125,14 +125,14 @@ class FindChat(Finder[Chosen]):
             yield Static("", id="hit", markup=False)
 
     def on_mount(self) -> None:
-        self._look(self._words)
+        self._start_search(self._words)
 
     def on_screen_suspend(self) -> None:
         # If the user closes the dialog meanwhile, no chat is opened.
         self._is_entered = False
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._look(event.value)
+        self._start_search(event.value)
 
     def on_input_submitted(self) -> None:
         self._choose()
@@ -151,7 +151,7 @@ class FindChat(Finder[Chosen]):
         """Preview another message of the chat in which the words are."""
         found = self._current
         # A running search holds the index, perhaps for seconds, and will replace these hits.
-        if found is None or not found.numbers or self._is_looking:
+        if found is None or not found.numbers or self._is_searching:
             return
         self._place = (self._place + places) % len(found.numbers)
         with self._errors_shown():
@@ -168,7 +168,7 @@ class FindChat(Finder[Chosen]):
 
     def action_undo_chat(self) -> None:
         self._undo()
-        self._look(self.query_one(Input).value)
+        self._start_search(self.query_one(Input).value)
 
     def action_rename(self) -> None:
         found, keeper = self._current, self._keeper
@@ -179,7 +179,7 @@ class FindChat(Finder[Chosen]):
             if title:
                 with self._errors_shown():
                     keeper.rename(found.chat.id, title)
-                    self._look(self.query_one(Input).value)
+                    self._start_search(self.query_one(Input).value)
 
         with self._errors_shown():
             keeper.check(found.chat.id)
@@ -191,8 +191,8 @@ class FindChat(Finder[Chosen]):
         return self._found.get(self.marked)
 
     def _choose(self) -> None:
-        self._is_entered = self._is_looking
-        if self._is_looking:
+        self._is_entered = self._is_searching
+        if self._is_searching:
             return
         found = self._current
         if found is not None:
@@ -207,7 +207,7 @@ class FindChat(Finder[Chosen]):
         with self._errors_shown():
             if (done := act(found.chat.id)) is not None:
                 self._report(done)
-            self._look(self.query_one(Input).value)
+            self._start_search(self.query_one(Input).value)
 
     @contextmanager
     def _errors_shown(self) -> Iterator[None]:
@@ -217,7 +217,7 @@ class FindChat(Finder[Chosen]):
         except (HeldError, StoreError) as error:
             self._say(str(error))
 
-    def _look(self, text: str) -> None:
+    def _start_search(self, text: str) -> None:
         self._typed, self._is_entered = None, False
         try:
             self._typed = parse(text)
@@ -225,8 +225,8 @@ class FindChat(Finder[Chosen]):
             self._list(Query(), [])
             self._say(f"{error}.")
             return
-        if not self._is_looking:
-            self._is_looking = True
+        if not self._is_searching:
+            self._is_searching = True
             self.run_worker(self._find())
 
     async def _find(self) -> None:
@@ -243,7 +243,7 @@ class FindChat(Finder[Chosen]):
                     self._excerpts = await asyncio.to_thread(_excerpts, found, query.phrases)
                 except StoreError as error:
                     trouble = str(error)
-        self._is_looking = False
+        self._is_searching = False
         if not self.query(OptionList):
             return  # The program is ending and has removed the widgets already.
         if trouble:

@@ -63,14 +63,14 @@ class LoadModel(Finder[ModelWish]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = ModelWish.read(event.value)
         is_named = "/" in typed.model or not self.marked
-        self._take(typed if is_named else replace(typed, model=self.marked))
+        self._accept(typed if is_named else replace(typed, model=self.marked))
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:
         typed = ModelWish.read(self.query_one(Input).value)
-        self._take(replace(typed, model=event.option_id or ""))
+        self._accept(replace(typed, model=event.option_id or ""))
 
-    def _take(self, wish: ModelWish) -> None:
+    def _accept(self, wish: ModelWish) -> None:
         self._refuse(self._refusal(wish) if wish.model else "")
         if wish.model and not self.refused:
             self.dismiss(wish)

@@ -37,7 +37,7 @@ class Alert:
 
 
 class Alerts:
-    """Compares the figures of engine and gateway with the limits, at each `look`.
+    """Compares the figures of engine and gateway with the limits, at each `check`.
 
     Args:
         clock: monotonic seconds.
@@ -54,7 +54,7 @@ class Alerts:
         self._raised: dict[str, float] = {}  # and when the figure was last above the calm share
         self._preempted: deque[tuple[float, int]] = deque()  # when, and all that were until then
 
-    def look(self, snapshot: Snapshot | None, broker: MqttReadings | None) -> list[Alert]:
+    def check(self, snapshot: Snapshot | None, broker: MqttReadings | None) -> list[Alert]:
         """The alerts that have come or gone since the last look."""
         now = self._clock()
         if snapshot is not None:

@@ -66,11 +66,11 @@ class LoadingPace:
 
 
 class EngineWatch:
-    """Reads an engine at each `look`.
+    """Reads an engine at each `poll`.
 
     Attributes:
-        status: the engine's status at the last look.
-        snapshot: the newest one at the last look; None before a model is loaded.
+        status: the engine's status at the last poll.
+        snapshot: the newest one at the last poll; None before a model is loaded.
         records: the last steps of this model, the oldest first.
         views: the snapshot's requests by id.
         epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
@@ -85,7 +85,7 @@ class EngineWatch:
         self.views: dict[str, RequestView] = {}
         self.epoch = 0.0
         self._recent: deque[tuple[float, StepRecord]] = deque()
-        self._busy_since = self._looked_at = -math.inf
+        self._busy_since = self._polled_at = -math.inf
         self._pace = LoadingPace(clock)
         self._last_change: KnobChange | None = None
 
@@ -111,13 +111,13 @@ class EngineWatch:
     @property
     def is_computing(self) -> bool:
         """Whether the engine has taken steps in the last `MOMENT_SECONDS`."""
-        return bool(self._recent) and self._recent[-1][0] > self._looked_at - MOMENT_SECONDS
+        return bool(self._recent) and self._recent[-1][0] > self._polled_at - MOMENT_SECONDS
 
     def block(self, number: int) -> BlockView | None:
         """A block of the pool in full, once a snapshot has it."""
         return self._client.block(number)
 
-    def look(self) -> list[StepRecord]:
+    def poll(self) -> list[StepRecord]:
         """Read status, snapshot and steps; returns the new steps."""
         self.status = self._pace.with_pace(self._client.status())
         before, snapshot = self.snapshot, self._client.snapshot()
@@ -135,8 +135,8 @@ class EngineWatch:
         if records and not self.is_computing:
             # Tokens from before a pause say nothing about the rate now.
             self._recent.clear()
-            self._busy_since = now if self._looked_at == -math.inf else self._looked_at
-        self._looked_at = now
+            self._busy_since = now if self._polled_at == -math.inf else self._polled_at
+        self._polled_at = now
         self._recent.extend((now, record) for record in records)
         while self._recent and self._recent[0][0] <= now - RATE_SECONDS:
             self._recent.popleft()
@@ -161,11 +161,11 @@ class EngineWatch:
         """Tokens a second, over the last `RATE_SECONDS` or since the last pause."""
         if not self.is_computing:
             return 0.0
-        seconds = min(self._looked_at - self._busy_since, RATE_SECONDS)
+        seconds = min(self._polled_at - self._busy_since, RATE_SECONDS)
         return tokens / max(seconds, MOMENT_SECONDS)
 
     def _moment(self) -> list[StepRecord]:
-        since = self._looked_at - MOMENT_SECONDS
+        since = self._polled_at - MOMENT_SECONDS
         return [record for time, record in self._recent if time > since]
 
     @property

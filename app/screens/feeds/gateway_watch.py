@@ -57,7 +57,7 @@ def _readings(kind: type[R], view: GatewayView, **own: Any) -> R:
 
 
 class MqttWatch:
-    """Reads a gateway at each `look`.
+    """Reads a gateway at each `poll`.
 
     Attributes:
         gateway: None without MQTT.
@@ -70,7 +70,7 @@ class MqttWatch:
         self._traffic = Traffic()
         self._reported: BrokerState | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.gateway is None:
             return
         view = self.gateway.view()
@@ -105,7 +105,7 @@ class MqttWatch:
 
 
 class HttpWatch:
-    """Reads a gateway at each `look`.
+    """Reads a gateway at each `poll`.
 
     Attributes:
         gateway: None without HTTP.
@@ -118,7 +118,7 @@ class HttpWatch:
         self._traffic = Traffic()
         self._reported = HttpState.SERVING
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.gateway is None:
             return
         view, failure = self.gateway.view(), self.gateway.failure

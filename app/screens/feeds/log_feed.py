@@ -43,7 +43,7 @@ class LogFeed(logging.Handler):
         line = LogLine(record.created, Level(place), source, text[:LONGEST])
         self._lines.append((line, getattr(record, "submission", None)))
 
-    def take(self, of: Callable[[str, str], Subject]) -> list[LogLine]:
+    def drain(self, of: Callable[[str, str], Subject]) -> list[LogLine]:
         """The lines since the last call, oldest first.
 
         Args:

@@ -79,7 +79,7 @@ class KeyBar(LineView):
     def on_unmount(self) -> None:
         self.screen.bindings_updated_signal.unsubscribe(self)
 
-    def shown(self) -> list[ShownKey]:
+    def visible_keys(self) -> list[ShownKey]:
         """The keys that fit, in their order."""
         if self._acting is None:
             self._acting = self._find()
@@ -116,7 +116,7 @@ class KeyBar(LineView):
 
     def _spans(self) -> list[tuple[ShownKey, tuple[int, int]]]:
         """The place of each key: its first cell, and the cell after its last."""
-        keys = self.shown()
+        keys = self.visible_keys()
         ends = accumulate((key.width for key in keys), initial=0)
         spans = list(zip(keys, pairwise(ends), strict=True))
         if keys and keys[-1].id == _PALETTE:

@@ -143,7 +143,7 @@ def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
             rows.setdefault(binding.id.rstrip("123456789"), []).append(binding)
     return [
         (
-            _shown([sign_of(binding.key, app) for binding in bindings], name),
+            _format_keys([sign_of(binding.key, app) for binding in bindings], name),
             (not name.endswith(".") and bindings[0].tooltip) or bindings[0].description,
             f"{name}1 …" if name.endswith(".") else name,
         )
@@ -162,6 +162,6 @@ def _own(dialog: type[Dialog[Any]]) -> list[Binding]:
     return [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
 
 
-def _shown(keys: list[str], name: str) -> str:
+def _format_keys(keys: list[str], name: str) -> str:
     """The keys of one meaning as text; of a numbered row, the first and the last."""
     return f"{keys[0]} … {keys[-1]}" if name.endswith(".") else ", ".join(dict.fromkeys(keys))

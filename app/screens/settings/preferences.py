@@ -192,7 +192,7 @@ class Preferences:
         else:
             self._keys[name] = key
         self._app.set_keymap(self._keys)
-        self._deck.show_keys()
+        self._deck.update_key_hints()
 
     def _set_alert(self, name: str, limit: object) -> float | bool:
         rules = self._deck.pump.alerts.rules

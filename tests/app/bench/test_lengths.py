@@ -10,7 +10,7 @@ from app.bench.lengths import Exponential, Fixed, LengthError, Uniform, parse_le
 
 def draw(text: str, count: int = 20_000) -> np.ndarray:
     lengths, rng = parse_lengths(text), np.random.default_rng(0)
-    return np.array([lengths.draw(rng) for _ in range(count)])
+    return np.array([lengths.sample(rng) for _ in range(count)])
 
 
 def test_a_number_is_always_that_number() -> None:

@@ -19,7 +19,7 @@ QUESTIONS = [question for script in demo.SCRIPTS for question in script]
 
 def held(engine: ScriptedEngine) -> tuple[bool, list[str]]:
     lines: list[str] = []
-    return demo.hold(engine, lines.append), lines
+    return demo.run_chats(engine, lines.append), lines
 
 
 def test_eight_chats_of_several_turns_run_at_once() -> None:

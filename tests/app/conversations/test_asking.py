@@ -93,7 +93,7 @@ def test_presets_are_kept_by_name_and_one_may_be_the_default(store: Store) -> No
     assert (presets.all(), presets.default()) == ([], "")
     presets.save(Preset("terse", "Be brief.", {"temperature": 0.2, "stop": ["a"]}))
     presets.save(Preset("exact", "", {"temperature": 0}))
-    presets.begin_with("terse")
+    presets.set_default("terse")
     presets.save(Preset("terse", "Be very brief."))
     assert presets.all() == [
         Preset("exact", "", {"temperature": 0}),
@@ -103,8 +103,8 @@ def test_presets_are_kept_by_name_and_one_may_be_the_default(store: Store) -> No
     assert presets.default() == "short"
     presets.rename("exact", "short")
     assert (presets.all(), presets.default()) == ([Preset("short", "", {"temperature": 0})], "")
-    presets.begin_with("short")
-    presets.begin_with("")
+    presets.set_default("short")
+    presets.set_default("")
     assert presets.default() == ""
     presets.delete("short")
     assert presets.all() == []

@@ -153,15 +153,15 @@ def test_no_turn_of_two_programs_goes_from_view(
     """Both had the chat open, and both said something."""
     begun(engine, store, "one")
     ours, theirs = opened(engine, store), opened(engine, other)
-    assert ours.look() == theirs.look() == ""
+    assert ours.read_changes() == theirs.read_changes() == ""
     ours.send("ours")
     theirs.send("theirs")
-    assert theirs.look() == "Another program continued this chat: this is 2/2."
+    assert theirs.read_changes() == "Another program continued this chat: this is 2/2."
     settle(engine, ours, theirs)
     assert marks(theirs) == {"theirs": (2, 2)}
-    assert ours.look() == "Another program continued this chat: this is 1/2."
+    assert ours.read_changes() == "Another program continued this chat: this is 1/2."
     assert marks(ours) == {"ours": (1, 2)}
-    assert ours.look() == "", "it is told once"
+    assert ours.read_changes() == "", "it is told once"
     for session in (ours, theirs):
         session.close()
     again = opened(engine, store)
@@ -176,20 +176,20 @@ def test_what_another_program_said_behind_what_is_on_view_comes_on_view(
 ) -> None:
     begun(engine, store, "one")
     ours, theirs = opened(engine, store), opened(engine, other)
-    ours.look()
+    ours.read_changes()
     theirs.send("two")
-    assert ours.look() == "Another program continued this chat."
+    assert ours.read_changes() == "Another program continued this chat."
     assert said(ours) == ["one", "two"]
     with pytest.raises(InvalidRequestError, match="another program is generating this reply"):
         ours.send("three")
     settle(engine, theirs)
     with monkeypatch.context() as patch:
         patch.delattr(Store, "branch")  # a long chat is not read again for its last message
-        assert ours.look() == ""
+        assert ours.read_changes() == ""
     assert ours.messages[-1].content == "You said: two"
     ours.send("three")
     settle(engine, ours)
-    theirs.look()
+    theirs.read_changes()
     assert said(theirs) == ["one", "two", "three"]
 
 
@@ -200,10 +200,10 @@ def test_a_reply_whose_program_died_is_waited_for_no_more(
     other = Store(tmp_path / "store.db")
     ours, theirs = opened(engine, store), opened(engine, other)
     theirs.send("two")
-    ours.look()
+    ours.read_changes()
     assert ours.messages[-1].finish_reason is None
     other.close()
-    ours.look()
+    ours.read_changes()
     error = ours.messages[-1].error
     assert error == RESTARTED
 
@@ -212,15 +212,15 @@ def test_nothing_is_read_where_no_other_program_wrote(
     engine: ScriptedEngine, store: Store, other: Store
 ) -> None:
     session = begun(engine, store, "one")
-    session.look()
+    session.read_changes()
     read: list[str] = []
     store._db._db.set_trace_callback(read.append)
-    session.look()
+    session.read_changes()
     assert read == ["PRAGMA data_version"]
     renamed = other.conversations()[0]
     renamed.title, renamed.is_named = "Theirs", True
     other.save_label(renamed, "title", "is_named")
-    session.look()
+    session.read_changes()
     store._db._db.set_trace_callback(None)
     assert session.conversation.title == "Theirs"
 
@@ -248,13 +248,13 @@ def test_settings_archiving_and_pinning_by_another_program_are_read(
     engine: ScriptedEngine, store: Store, other: Store
 ) -> None:
     session = begun(engine, store, "one")
-    session.look()
+    session.read_changes()
     theirs = other.conversations()[0]
     theirs.system, theirs.sampling, theirs.is_archived = "Be brief.", {"top_k": 3}, True
     theirs.pinned_at = 1.0
     other.save_settings(theirs)
     other.save_label(theirs, "is_archived", "pinned_at")
-    session.look()
+    session.read_changes()
     assert session.conversation.is_archived
     assert session.conversation.pinned_at == 1.0
     session.send("two")
@@ -270,7 +270,7 @@ def test_a_store_that_cannot_be_read_keeps_no_chat_from_view(
     again = History(session.conversation, store)
     monkeypatch.setattr(store.branches, "version", _fail)
     assert again.places == {}
-    assert again.look() == ""
+    assert again.read_changes() == ""
 
 
 def _fail() -> int:

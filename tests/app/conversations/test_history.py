@@ -66,7 +66,7 @@ def fail_to_write(store: Store, fails: bool) -> None:
 
 def test_a_request_and_its_journal_entry_are_written_together_or_not_at_all(store: Store) -> None:
     names = ["mqtt/p/u/1", "mqtt/p/u/2", "mqtt/p/u/3"]
-    store.journal.begin(JournalEntry(request_id=names[1]))
+    store.journal.start(JournalEntry(request_id=names[1]))
     refused = []
     with store.transaction():
         for name in names:
@@ -75,7 +75,7 @@ def test_a_request_and_its_journal_entry_are_written_together_or_not_at_all(stor
             try:
                 with store.transaction():
                     history.save()
-                    store.journal.begin(JournalEntry(request_id=name, conversation_id=name))
+                    store.journal.start(JournalEntry(request_id=name, conversation_id=name))
             except StoreError:
                 refused.append(name)
     assert refused == [names[1]]
@@ -91,7 +91,7 @@ def test_an_ending_that_could_not_be_written_is_written_later(store: Store) -> N
     history = History(remote(), store)
     question, reply = begin(history, "one", "r")
     history.save()
-    store.journal.begin(JournalEntry(request_id="r"))
+    store.journal.start(JournalEntry(request_id="r"))
     reply.content = "first"
     finish = end_of(history, question)
     history.finish(reply, finish)
@@ -199,7 +199,7 @@ def test_what_was_deleted_meanwhile_stays_deleted_and_the_others_go_on(
     for history in histories:
         begin(history, "one", history.conversation.id)
         history.save()
-        store.journal.begin(JournalEntry(request_id=history.conversation.id))
+        store.journal.start(JournalEntry(request_id=history.conversation.id))
     screen = Store(tmp_path / "store.db")
     screen.delete_conversation("a")
     deleted = []

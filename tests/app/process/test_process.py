@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.process.exits import ExitCode
-from app.process.process import StreamError, run, show
+from app.process.process import StreamError, print_text, run
 from app.process.serving import ModelLoadError
 from app.settings.settings import Settings, SettingsError
 from app.store.database import HinderedError, StoreError
@@ -71,7 +71,7 @@ def test_what_the_encoding_of_the_output_lacks_is_replaced(
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output, encoding="ascii"))
 
     def body() -> int:
-        show("naïve")
+        print_text("naïve")
         return ExitCode.OK
 
     assert run(settings, body, stderr=False) == ExitCode.OK
@@ -113,11 +113,11 @@ def test_complaints_and_the_log_on_standard_error_cannot_steer_a_terminal(
 def test_a_terminal_gets_it_harmless_and_a_pipe_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show(f"{RUDE}\r\nend")
+    print_text(f"{RUDE}\r\nend")
     assert capsys.readouterr().out == f"{RUDE}\r\nend\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    show(f"{RUDE}\r\nend")
-    show("\x1b[1mours", as_it_is=True)
+    print_text(f"{RUDE}\r\nend")
+    print_text("\x1b[1mours", as_it_is=True)
     assert capsys.readouterr().out == f"{TAMED}\nend\n\x1b[1mours\n"
 
 

@@ -58,7 +58,7 @@ async def test_an_alert_that_is_over_warns_of_nothing(
     async with staged(tmp_path, size=(160, 48)) as stage:
         caplog.set_level("INFO", "app.screens.pump")
         alerts = [Alert("kv", "KV cache in use: 96%, limit 95%", is_over=o) for o in (False, True)]
-        with patch.object(stage.deck.pump.alerts, "look", lambda *_: alerts):
+        with patch.object(stage.deck.pump.alerts, "check", lambda *_: alerts):
             await stage.turn()
         await stage.turn()
         lines = stage.deck.panels.log.lines

@@ -234,7 +234,7 @@ def test_a_crash_is_raised_once_the_terminal_is_itself_again(
     def crash(*_: object) -> None:
         raise RuntimeError("the pump broke")
 
-    monkeypatch.setattr(Pump, "_look", crash)
+    monkeypatch.setattr(Pump, "_poll_engine", crash)
     monkeypatch.setattr(Tui, "run", partialmethod(Tui.run, headless=True))
     with pytest.raises(RuntimeError, match="the pump broke"):
         run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))

@@ -41,7 +41,7 @@ def answered(store: Store, file_id: str | None) -> list[bytes]:
 def test_a_batch_ends_with_a_file_for_each_kind_of_answer(store: Store) -> None:
     batch = create(store)
     assert (batch.status, batch.metadata) == (BatchStatus.VALIDATING, {"of": "tests"})
-    batch = store.batches.begin(batch.id, NUM_LINES)
+    batch = store.batches.start(batch.id, NUM_LINES)
     assert batch.output is not None
     assert store.files.get(USER, batch.output) is None
     answers = [
@@ -65,7 +65,7 @@ def test_a_batch_ends_with_a_file_for_each_kind_of_answer(store: Store) -> None:
 
 
 def test_a_file_with_nothing_in_it_is_none(store: Store) -> None:
-    batch = store.batches.begin(create(store).id, NUM_LINES)
+    batch = store.batches.start(create(store).id, NUM_LINES)
     store.batches.cancel(USER, batch.id)
     batch = store.batches.end(batch.id, BatchStatus.CANCELLED)
     assert (batch.output, batch.faults) == (None, None)
@@ -101,7 +101,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def take_over(self, which: int) -> None:
-        mine = {one.id for one in self.programs[which].batches.take_over()}
+        mine = {one.id for one in self.programs[which].batches.adopt()}
         assert not mine & self.runs[1 - which], "both run it"
         self.runs[which] = mine
 
@@ -115,7 +115,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule()
     def begin(self) -> None:
-        self.programs[0].batches.begin(self.batch_id, NUM_LINES)
+        self.programs[0].batches.start(self.batch_id, NUM_LINES)
 
     @rule(
         which=st.integers(0, 1),
@@ -182,4 +182,4 @@ def test_a_damaged_batch_keeps_no_other_from_going_on(tmp_path: Path) -> None:
         bad, good = create(store), create(store)
         store._db.write("UPDATE batch SET moments = '{' WHERE id = ?", (bad.id,))
     with closing(Store(path)) as store:
-        assert [one.id for one in store.batches.take_over()] == [good.id]
+        assert [one.id for one in store.batches.adopt()] == [good.id]

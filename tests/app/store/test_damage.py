@@ -110,7 +110,7 @@ def test_a_damaged_request_keeps_no_other_from_being_told(
 ) -> None:
     with closing(Store(path)) as store:
         for name in ("bad", "good"):
-            store.journal.begin(JournalEntry(request_id=name, source="mqtt"))
+            store.journal.start(JournalEntry(request_id=name, source="mqtt"))
             store.journal.end(name, FinishReason.ERROR, ErrorInfo("engine_error", "broke"))
     spoil(path, "UPDATE request SET error = '{\"type' WHERE request_id = 'bad'")
     with closing(Store(path)) as store:

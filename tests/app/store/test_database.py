@@ -143,7 +143,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_all_that_is_in_it(path: 
     )
     assert orphan is not None
     assert (orphan.error, orphan.ending, orphan.told_at) == (RESTARTED, None, None)
-    store.journal.begin(JournalEntry(request_id="r3", source="mqtt", digest="d", reply_to="t"))
+    store.journal.start(JournalEntry(request_id="r3", source="mqtt", digest="d", reply_to="t"))
     assert store.journal.end("r3", FinishReason.STOP, ending="E")
     store.journal.mark_delivered([("r3", 1)])
     entry = store.journal.entry("r3")

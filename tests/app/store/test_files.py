@@ -19,8 +19,8 @@ DAY = 24 * 3600.0
 
 
 def put(store: Store, *lines: bytes, user: str = "ann", keep_seconds: float = DAY) -> StoredFile:
-    begun = store.files.begin(user)
-    store.files.add(begun.number, [Line(at, line) for at, line in enumerate(lines, start=1)])
+    begun = store.files.create(user)
+    store.files.append(begun.number, [Line(at, line) for at, line in enumerate(lines, start=1)])
     return store.files.finish(begun.number, "asks.jsonl", "batch", keep_seconds)
 
 
@@ -57,7 +57,7 @@ def test_a_file_expires_so_long_after_it_was_begun(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it took to come: that is what a client is told, in whole seconds."""
-    begun = store.files.begin("ann")
+    begun = store.files.create("ann")
     monkeypatch.setattr("time.time", lambda: begun.created + 100.9)
     file = store.files.finish(begun.number, "asks.jsonl", "batch", 3601)
     assert file.expires is not None
@@ -65,7 +65,7 @@ def test_a_file_expires_so_long_after_it_was_begun(
 
 
 def test_nobody_sees_anothers_or_what_is_not_whole(store: Store) -> None:
-    whole, begun = put(store, b"x"), store.files.begin("ann")
+    whole, begun = put(store, b"x"), store.files.create("ann")
     assert store.files.get("ann", whole.id) == whole
     assert store.files.get("bob", whole.id) is None
     assert store.files.get("ann", begun.id) is None
@@ -110,11 +110,11 @@ def test_what_is_deleted_or_expired_gives_its_room_back(
 def test_what_a_dead_program_began_is_swept_away(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with closing(Store(path)) as living, closing(Store(path)) as store:
-        begun = living.files.begin("ann")
-        living.files.add(begun.number, [Line(1, b"x")])
+        begun = living.files.create("ann")
+        living.files.append(begun.number, [Line(1, b"x")])
         other = Store(path)
-        orphan = other.files.begin("ann")
-        other.files.add(orphan.number, [Line(1, b"x")])
+        orphan = other.files.create("ann")
+        other.files.append(orphan.number, [Line(1, b"x")])
         other.close()
         assert sweep(store) == 1
         assert content(store, orphan.number) == b""
@@ -144,9 +144,9 @@ def test_what_a_batch_reads_stays_until_that_has_ended(store: Store) -> None:
 
 def test_refused_uploads_are_swept_away_faster_than_they_come(store: Store) -> None:
     for _ in range(300):
-        store.files.drop(store.files.begin("ann").number)
+        store.files.drop(store.files.create("ann").number)
     assert sweep(store) == 2
-    assert store.files.taken("ann") == (0, 0, 0)
+    assert store.files.usage("ann") == (0, 0, 0)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def store(path: Path) -> Iterator[Store]:
 
 def begin(store: Store, *request_ids: str, source: str = "mqtt") -> None:
     for request_id in request_ids:
-        store.journal.begin(JournalEntry(request_id=request_id, source=source))
+        store.journal.start(JournalEntry(request_id=request_id, source=source))
 
 
 def end(store: Store, *request_ids: str) -> None:
@@ -51,14 +51,14 @@ def test_each_attempt_keeps_its_first_end(store: Store) -> None:
     first = JournalEntry(
         request_id="r", user="u", source="mqtt", body="{}", digest="d", reply_to="t"
     )
-    store.journal.begin(first)
+    store.journal.start(first)
     assert store.journal.entry("r") == first
     with pytest.raises(StoreError, match="UNIQUE"):
-        store.journal.begin(JournalEntry(request_id="r"))
+        store.journal.start(JournalEntry(request_id="r"))
     broke = ErrorInfo("engine_error", "broke", "param")
     assert store.journal.end("r", FinishReason.ERROR, broke, ending="E")
     assert not store.journal.end("r", FinishReason.STOP, ending="another")
-    store.journal.begin(JournalEntry(request_id="r", attempt=2))
+    store.journal.start(JournalEntry(request_id="r", attempt=2))
     assert store.journal.end("r", FinishReason.STOP, attempt=2)
     assert not store.journal.end("r", FinishReason.STOP, attempt=3)
     assert not store.journal.end("never began", FinishReason.STOP)
@@ -77,7 +77,7 @@ def test_each_attempt_keeps_its_first_end(store: Store) -> None:
 def test_the_last_attempt_is_the_newest(store: Store) -> None:
     assert store.journal.last("r") is None
     for attempt in (1, 2, 3, 10):
-        store.journal.begin(JournalEntry(request_id="r", attempt=attempt))
+        store.journal.start(JournalEntry(request_id="r", attempt=attempt))
         begin(store, f"r{attempt}")
         last = store.journal.last("r")
         assert last is not None
@@ -144,7 +144,7 @@ from app.store.store import Store
 from engine.batch.plan import FinishReason
 store = Store(Path(sys.argv[1]))
 for name in ("p/ended", "p/open"):
-    store.journal.begin(JournalEntry(request_id=name, source="mqtt"))
+    store.journal.start(JournalEntry(request_id=name, source="mqtt"))
 store.journal.end("p/ended", FinishReason.STOP, ending="E")
 print("written", flush=True)
 sys.stdin.read()

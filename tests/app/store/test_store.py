@@ -102,7 +102,7 @@ def test_deleting_a_conversation_keeps_the_journal_and_the_others(
     assert conversation is not None
     conversation.leaf = gone[1].id
     store.save_conversation(conversation)
-    store.journal.begin(JournalEntry(request_id="r", conversation_id=conversation.id))
+    store.journal.start(JournalEntry(request_id="r", conversation_id=conversation.id))
     store.delete_conversation(conversation.id)
     assert store.conversation(conversation.id) is None
     assert [c.id for c in store.conversations()] == [kept[0].conversation_id]
@@ -228,7 +228,7 @@ from app.store.store import Store
 store = Store(Path(sys.argv[1]))
 conversation = Conversation(id="dead")
 store.save_conversation(conversation)
-store.journal.begin(JournalEntry(request_id="orphan", conversation_id="dead"))
+store.journal.start(JournalEntry(request_id="orphan", conversation_id="dead"))
 store.save_message(Message(id="m", conversation_id="dead", parent_id=None, role="assistant",
                            content="a part of", request_id="orphan"))
 print("written", flush=True)
@@ -239,7 +239,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_dead_process_left_is_ended_and_a_live_ones_is_not(path: Path) -> None:
     mine = Store(path)
-    mine.journal.begin(JournalEntry(request_id="mine"))
+    mine.journal.start(JournalEntry(request_id="mine"))
     command = [sys.executable, "-c", _DIES, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

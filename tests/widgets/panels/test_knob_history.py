@@ -29,7 +29,7 @@ def text(history: KnobHistory, width: int) -> list[str]:
 def test_who_changed_what_and_when_newest_first(shown: KnobHistory) -> None:
     policy, budget = history()
     undone = replace(budget, undoes=True, who="bot-7", time=300.0)
-    shown.show([policy, budget, undone], NOON, None)
+    shown.set_changes([policy, budget, undone], NOON, None)
     assert text(shown, 60) == [
         f"{time_of_day(NOON + 300)} bot-7 undo: max_num_batched_tokens 512→256",
         f"{time_of_day(NOON + budget.time)} you max_num_batched_tokens 512→256",
@@ -38,7 +38,7 @@ def test_who_changed_what_and_when_newest_first(shown: KnobHistory) -> None:
 
 
 def test_what_is_too_long_goes_on_in_the_next_line(shown: KnobHistory) -> None:
-    shown.show([change()], NOON, None)
+    shown.set_changes([change()], NOON, None)
     first, second = text(shown, 40)
     assert first.endswith("you max_num_batched_tokens")
     assert second == "         512→256"
@@ -54,7 +54,7 @@ def test_what_is_too_long_goes_on_in_the_next_line(shown: KnobHistory) -> None:
     ],
 )
 def test_before_and_since_side_by_side(shown: KnobHistory, width: int, line: str) -> None:
-    shown.show(history(), NOON, EFFECT)
+    shown.set_changes(history(), NOON, EFFECT)
     lines = text(shown, width)
     assert lines[2] == line
     assert lines[0].split()[-2:] == ["before", "since"]
@@ -62,10 +62,10 @@ def test_before_and_since_side_by_side(shown: KnobHistory, width: int, line: str
 
 
 def test_what_does_not_compare_is_no_effect(shown: KnobHistory) -> None:
-    shown.show(history(), NOON, EFFECT)
+    shown.set_changes(history(), NOON, EFFECT)
     assert "3 samples in 21s" in text(shown, 60)[4]
     calm = replace(EFFECT.since, prompts=replace(EFFECT.since.prompts, count=0))
-    shown.show(history(), NOON, replace(EFFECT, since=calm))
+    shown.set_changes(history(), NOON, replace(EFFECT, since=calm))
     assert text(shown, 60)[8] == "not comparable: none came in 21s since"
     palette = shown._view.palette
     assert all(

@@ -102,7 +102,7 @@ async def _guarded(run: BatchRun, name: str) -> None:
 
 
 def _adopt_batches(store: Store) -> list[StoredBatch]:
-    return store.batches.take_over()
+    return store.batches.adopt()
 
 
 def _leave(store: Store) -> None:

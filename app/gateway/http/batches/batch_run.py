@@ -130,7 +130,7 @@ class BatchRun:
             self._batch = await self._ask(lambda store: store.batches.fail(self._id, errors))
         else:
             total = found.total
-            self._batch = await self._ask(lambda store: store.batches.begin(self._id, total))
+            self._batch = await self._ask(lambda store: store.batches.start(self._id, total))
 
     async def _inspected(self) -> Inspection:
         """Inspect the batch's file."""

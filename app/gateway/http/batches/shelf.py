@@ -81,7 +81,7 @@ class Shelf:
         Raises:
             Fault: 413, they have too much; 429, their deleted files are still being removed.
         """
-        count, stored, deleted = store.files.taken(user)
+        count, stored, deleted = store.files.usage(user)
         most = self._stored_bytes(user)
         text = f"the files of user {user!r} have {stored} bytes"
         if count > MOST_FILES:
@@ -97,7 +97,7 @@ class Shelf:
 
     def is_full(self, store: Store, user: str) -> bool:
         """Whether a user's storage is full; called with `call`."""
-        return store.files.taken(user).num_bytes >= self._stored_bytes(user)
+        return store.files.usage(user).num_bytes >= self._stored_bytes(user)
 
     def check_batch(self, store: Store, user: str) -> None:
         """Check that a user may begin another batch; called with `call`.

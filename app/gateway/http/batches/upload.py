@@ -120,12 +120,12 @@ class Upload(Endpoint):
 
 def _create_file(shelf: Shelf, user: str, num_bytes: int, store: Store) -> StoredFile:
     shelf.check_file(store, user, num_bytes)
-    return store.files.begin(user)
+    return store.files.create(user)
 
 
 def _append_lines(shelf: Shelf, user: str, number: int, lines: list[Line], store: Store) -> None:
     shelf.check_file(store, user, sum(len(line.content) for line in lines))
-    store.files.add(number, lines)
+    store.files.append(number, lines)
 
 
 def _finish(number: int, form: UploadForm, store: Store) -> StoredFile:

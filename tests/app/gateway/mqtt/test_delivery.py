@@ -206,7 +206,7 @@ async def test_an_ending_that_is_damaged_keeps_no_other_from_being_told(tmp_path
                 source=MQTT,
                 reply_to=ReplyTo(topic + name).dump(),
             )
-            store.journal.begin(entry)
+            store.journal.start(entry)
             store.journal.end(entry.request_id, FinishReason.STOP, ending="{}")
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE request SET reply_to = '[' WHERE request_id LIKE '%/1'")

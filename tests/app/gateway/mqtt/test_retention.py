@@ -69,7 +69,7 @@ async def test_only_what_nobody_goes_on_with_is_forgotten(
     keep(store, "mqtt/lab/anna/old", 30.5)
     keep(store, "mqtt/lab/anna/young", 29.5)
     keep(store, "mqtt/lab/anna/open", 40)
-    store.journal.begin(JournalEntry(request_id="r", conversation_id="mqtt/lab/anna/open"))
+    store.journal.start(JournalEntry(request_id="r", conversation_id="mqtt/lab/anna/open"))
     keep(store, "mqtt/other/anna/old", 99)
     keep(store, "of the screen", 999, source="screen")
     kept = ["mqtt/lab/anna/open", "mqtt/lab/anna/young", "mqtt/other/anna/old", "of the screen"]

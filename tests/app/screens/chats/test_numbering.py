@@ -24,7 +24,7 @@ def own(key: str, number: int, title: str = "") -> Conversation:
 def names(
     numbering: Numbering, requests: Sequence[RequestView], *chats: Conversation
 ) -> dict[int, str]:
-    numbering.look(requests, chats)
+    numbering.update(requests, chats)
     return {ordinal: str(name) for ordinal, name in numbering.names.items()}
 
 

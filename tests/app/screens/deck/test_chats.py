@@ -42,7 +42,7 @@ async def test_a_chat_in_which_something_is_written_is_kept_as_others_are(tmp_pa
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press(*"Dear", "f6")
         await stage.settle()
-        stage.deck.drafts.keep()
+        stage.deck.drafts.store()
         await stage.press(*"Letter", "enter")
         assert [chat.title for chat in stage.store.conversations()] == ["Letter"]
         stage.deck.action_run("chat.close")

@@ -164,7 +164,7 @@ async def test_the_keys_below_fit(tmp_path: Path) -> None:
             await stage.pilot.resize_terminal(*size)
             await stage.press(panel)
             bar = (await stage.screen()).splitlines()[-1]
-            keys = stage.deck.key_bar.shown()
+            keys = stage.deck.key_bar.visible_keys()
             # Each is there in full, and they stand in their order.
             found = [bar.find(f" {key.sign} {key.words} ") for key in keys]
             assert -1 not in found, (size, panel, bar)

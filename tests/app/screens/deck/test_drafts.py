@@ -336,7 +336,7 @@ async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> No
     async with staged(tmp_path) as stage:
         await stage.press(*"half a th")
         stage.deck.chat.composer.attach(Attachment("notes.txt", "one"))
-        stage.deck.drafts.keep()
+        stage.deck.drafts.store()
         key = stage.sessions.current.key
         assert stage.store.drafts.of(key).text == "half a th"  # so a kill -9 does not lose it
         await stage.press(*"ought")
@@ -352,10 +352,10 @@ async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> No
 async def test_a_draft_that_was_emptied_leaves_nothing_behind(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.press(*"hi")
-        stage.deck.drafts.keep()
+        stage.deck.drafts.store()
         assert len(stage.store.conversations()) == 1
         await stage.press("backspace", "backspace")
-        stage.deck.drafts.keep()
+        stage.deck.drafts.store()
         assert stage.store.conversations() == []
 
 
@@ -366,7 +366,7 @@ async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
 
         async def write(text: str) -> None:
             await stage.press(*text)
-            stage.deck.drafts.keep()
+            stage.deck.drafts.store()
             await stage.turn()
 
         fails = Mock(side_effect=StoreError("locked"))
@@ -375,7 +375,7 @@ async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
                 broken.setattr(stage.store.drafts, "save", fails)
                 await write("a")
                 await write("b")
-            stage.deck.drafts.keep()
+            stage.deck.drafts.store()
             assert stage.toasts == ["This draft is not saved: locked"] * times
             assert stage.store.drafts.of(stage.sessions.current.key).text == "ab" * times
 

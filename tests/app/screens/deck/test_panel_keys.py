@@ -14,7 +14,7 @@ async def test_panels_name_the_keys_that_the_user_has_bound(tmp_path: Path) -> N
         for said in ("h history · f20 undo", "→ turn · e edits", "f18 level:", "· f19 filter"):
             assert said in screen
         stage.app.set_keymap({"table.sort": "f17"})
-        stage.deck.show_keys()
+        stage.deck.update_key_hints()
         screen = await stage.screen()
         for said in ("· u undo", "enter edits", "· l level:", "/ filter · f17 sort: state"):
             assert said in screen

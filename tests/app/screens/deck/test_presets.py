@@ -86,7 +86,7 @@ async def test_one_is_renamed_and_deleted(tmp_path: Path) -> None:
 async def test_that_new_chats_begin_with_it_is_said_before_one_is_deleted(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.store.presets.save(Preset("a", "a"))
-        stage.store.presets.begin_with("a")
+        stage.store.presets.set_default("a")
         await stage.press("alt+s", "d")
         screen = " ".join((await stage.screen()).split())
         assert "Delete the preset a for good? New chats begin with it." in screen

@@ -12,11 +12,11 @@ from app.screens.demo import demonstration
 from app.screens.demo.crowd import ENTER_SECONDS
 from app.screens.demo.demonstration import (
     BACK_SECONDS,
+    CAPTION_SECONDS,
     PANE_SECONDS,
     POLICY,
     POLICY_SECONDS,
     TAKEN_OVER,
-    TOLD_SECONDS,
     WAITING,
     Demonstration,
 )
@@ -111,7 +111,7 @@ async def test_what_is_told_who_takes_over_goes_after_a_while(
     async with staged(tmp_path, size=(160, 48), kind=kind(clock)) as stage:
         await hold(stage, clock, 0.25)
         await stage.press("x")
-        await hold(stage, clock, TOLD_SECONDS - 1.0)
+        await hold(stage, clock, CAPTION_SECONDS - 1.0)
         assert line(await stage.screen()).startswith("You have taken over")
         await hold(stage, clock, 2.0)
         assert "You have taken over" not in await stage.screen()

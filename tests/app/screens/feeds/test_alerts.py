@@ -33,14 +33,14 @@ def alerts(**rules: object) -> tuple[Alerts, VirtualClock]:
 
 def test_nothing_is_told_unless_it_is_asked_for(snapshot: Snapshot) -> None:
     watch, _ = alerts()
-    assert watch.look(with_kv(snapshot, 1.0), None) == []
+    assert watch.check(with_kv(snapshot, 1.0), None) == []
 
 
 def test_a_figure_that_swings_about_its_limit_is_one_alert(snapshot: Snapshot) -> None:
     watch, clock = alerts(kv=True)
     told = []
     for share in (0.5, 0.97, 0.93, 0.98, 0.94, 0.99):
-        told += watch.look(with_kv(snapshot, share), None)
+        told += watch.check(with_kv(snapshot, share), None)
         clock.advance(CALM_SECONDS)
     assert [(a.name, a.is_over) for a in told] == [("kv", False)]
     assert "limit 95%" in told[0].text
@@ -50,14 +50,14 @@ def test_it_is_over_when_the_limit_is_kept_for_a_while_and_can_be_raised_again(
     snapshot: Snapshot,
 ) -> None:
     watch, clock = alerts(kv=80)
-    assert len(watch.look(with_kv(snapshot, 0.9), None)) == 1
+    assert len(watch.check(with_kv(snapshot, 0.9), None)) == 1
     clock.advance(CALM_SECONDS / 2)
-    assert watch.look(with_kv(snapshot, 0.1), None) == []
+    assert watch.check(with_kv(snapshot, 0.1), None) == []
     clock.advance(CALM_SECONDS / 2)
-    (over,) = watch.look(with_kv(snapshot, 0.1), None)
+    (over,) = watch.check(with_kv(snapshot, 0.1), None)
     assert over.is_over
-    assert watch.look(with_kv(snapshot, 0.1), None) == []
-    assert len(watch.look(with_kv(snapshot, 0.9), None)) == 1
+    assert watch.check(with_kv(snapshot, 0.1), None) == []
+    assert len(watch.check(with_kv(snapshot, 0.9), None)) == 1
 
 
 def test_a_latency_is_held_against_its_target_once_there_are_samples(snapshot: Snapshot) -> None:
@@ -65,9 +65,9 @@ def test_a_latency_is_held_against_its_target_once_there_are_samples(snapshot: S
     few = replace(snapshot.latency.ttft, count=1, p99=9.0)
     many = replace(few, count=50)
     seen = replace(snapshot, latency=replace(snapshot.latency, ttft=few))
-    assert watch.look(seen, None) == []
+    assert watch.check(seen, None) == []
     seen = replace(snapshot, latency=replace(snapshot.latency, ttft=many))
-    (alert,) = watch.look(seen, None)
+    (alert,) = watch.check(seen, None)
     assert alert.text == "Time to first token, p99: 900% of the target, limit 100% of the target"
 
 
@@ -76,24 +76,24 @@ def test_preemptions_are_counted_over_a_minute(snapshot: Snapshot) -> None:
     totals = snapshot.totals
     for number, told in ((10, 0), (12, 0), (13, 1), (14, 0)):
         seen = replace(snapshot, totals=replace(totals, preemptions=number))
-        assert len(watch.look(seen, None)) == told, number
+        assert len(watch.check(seen, None)) == told, number
         clock.advance(1.0)
     clock.advance(PREEMPTION_SECONDS)
-    (over,) = watch.look(seen, None)
+    (over,) = watch.check(seen, None)
     assert over.is_over
     other = replace(snapshot, totals=replace(totals, preemptions=1))  # another model
-    assert watch.look(other, None) == []
+    assert watch.check(other, None) == []
 
 
 def test_a_broker_that_is_away_for_long_is_told() -> None:
     watch, _ = alerts(broker=True)
     here = readings(BrokerState.ONLINE, 100.0)
-    assert watch.look(None, here) == []
-    assert watch.look(None, readings(BrokerState.OFFLINE, 1.0)) == []
-    assert watch.look(None, readings(BrokerState.CONNECTING, 1.0)) == []
-    (alert,) = watch.look(None, readings(BrokerState.OFFLINE, 8.0))
+    assert watch.check(None, here) == []
+    assert watch.check(None, readings(BrokerState.OFFLINE, 1.0)) == []
+    assert watch.check(None, readings(BrokerState.CONNECTING, 1.0)) == []
+    (alert,) = watch.check(None, readings(BrokerState.OFFLINE, 8.0))
     assert alert.text == "MQTT broker unreachable: 8.00s, limit 5.00s"
-    assert watch.look(None, None) == []
+    assert watch.check(None, None) == []
 
 
 def readings(state: BrokerState, lasted: float) -> MqttReadings:
@@ -121,8 +121,8 @@ def readings(state: BrokerState, lasted: float) -> MqttReadings:
 
 def test_rules_that_are_turned_off_forget_what_they_raised(snapshot: Snapshot) -> None:
     watch, _ = alerts(kv=50)
-    assert len(watch.look(with_kv(snapshot, 0.9), None)) == 1
+    assert len(watch.check(with_kv(snapshot, 0.9), None)) == 1
     watch.rules = AlertRules()
-    assert watch.look(with_kv(snapshot, 0.9), None) == []
+    assert watch.check(with_kv(snapshot, 0.9), None) == []
     watch.rules = AlertRules(kv=50)
-    assert len(watch.look(with_kv(snapshot, 0.9), None)) == 1
+    assert len(watch.check(with_kv(snapshot, 0.9), None)) == 1

@@ -25,23 +25,23 @@ def test_the_log_feed_takes_what_our_loggers_say() -> None:
         logger.warning("odd")
         logger.error("bad")
         logging.getLogger("asyncio").warning("not ours")
-        lines = feed.take(Numbering(lambda _: None).subject)
+        lines = feed.drain(Numbering(lambda _: None).subject)
         assert [(line.level, line.source, line.text) for line in lines] == [
             (Level.INFO, "engine", "read 1"),
             (Level.WARNING, "engine", "odd"),
             (Level.ERROR, "engine", "bad"),
         ]
-        assert feed.take(Numbering(lambda _: None).subject) == []
+        assert feed.drain(Numbering(lambda _: None).subject) == []
     finally:
         feed.detach()
     logger.error("after")
-    assert feed.take(Numbering(lambda _: None).subject) == []
+    assert feed.drain(Numbering(lambda _: None).subject) == []
 
 
 def test_the_log_feed_cuts_what_somebody_made_long() -> None:
     feed = LogFeed()
     feed.handle(logging.LogRecord("app", logging.INFO, "", 0, "x" * 400_000, (), None))
-    assert [len(line.text) for line in feed.take(Numbering(lambda _: None).subject)] == [LONGEST]
+    assert [len(line.text) for line in feed.drain(Numbering(lambda _: None).subject)] == [LONGEST]
 
 
 def test_the_log_feed_does_without_a_line_whose_arguments_do_not_fit(
@@ -50,7 +50,7 @@ def test_the_log_feed_does_without_a_line_whose_arguments_do_not_fit(
     feed = LogFeed()
     for text, arguments in (("none wanted", (1,)), ("after", ())):
         feed.handle(logging.LogRecord("engine", logging.INFO, "", 0, text, arguments, None))
-    assert [line.text for line in feed.take(Numbering(lambda _: None).subject)] == ["after"]
+    assert [line.text for line in feed.drain(Numbering(lambda _: None).subject)] == ["after"]
     assert "Logging error" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from widgets.panels.gateway_readings import HttpState
 
 def test_without_a_gateway_there_is_nothing_to_see() -> None:
     watch = HttpWatch(None)
-    watch.look()
+    watch.poll()
     assert watch.readings is None
     assert not watch.has_stopped()
 
@@ -16,11 +16,11 @@ def test_without_a_gateway_there_is_nothing_to_see() -> None:
 def test_a_request_that_is_refused_comes_and_goes_too() -> None:
     gateway = ScriptedHttp()
     watch = HttpWatch(gateway)
-    watch.look()
+    watch.poll()
     gateway.show(
         time=102.0, accepted=10, finished=4, rejected=(Rejection(429, "over the quota", 2),)
     )
-    watch.look()
+    watch.poll()
     assert watch.readings is not None
     assert (watch.readings.received, watch.readings.sent) == (6.0, 3.0)
     assert watch.readings.lasted == 62.0
@@ -32,7 +32,7 @@ def test_states_are_those_of_the_gateway_and_its_end_is_news_once() -> None:
     for draining, failure in ((False, ""), (True, ""), (True, "OSError"), (True, "OSError")):
         gateway.show(draining=draining)
         gateway.failure = failure
-        watch.look()
+        watch.poll()
         assert watch.readings is not None
         states.append(watch.readings.state)
         told.append(watch.has_stopped())

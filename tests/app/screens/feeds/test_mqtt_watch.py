@@ -17,7 +17,7 @@ def gateway() -> ScriptedGateway:
 
 def test_without_a_gateway_there_is_nothing_to_see() -> None:
     watch = MqttWatch(None)
-    watch.look()
+    watch.poll()
     assert watch.readings is None
     assert watch.new_state() is None
 
@@ -29,7 +29,7 @@ def test_rates_are_those_of_the_last_seconds(gateway: ScriptedGateway) -> None:
     for second in range(12):
         received = 100 * min(second, 4) + max(second - 4, 0)
         gateway.show(time=50.0 + second, received=received, published=2 * received)
-        watch.look()
+        watch.poll()
         assert watch.readings is not None
         rates.append((watch.readings.received, watch.readings.sent))
     assert rates[0] == (0.0, 0.0)
@@ -42,7 +42,7 @@ def test_rates_are_those_of_the_last_seconds(gateway: ScriptedGateway) -> None:
 def test_each_phase_of_the_link_has_its_state(phase: LinkPhase, gateway: ScriptedGateway) -> None:
     gateway.show(phase=phase, time=110.0, since=98.5, detail="why")
     watch = MqttWatch(gateway)
-    watch.look()
+    watch.poll()
     assert watch.readings is not None
     assert watch.readings.state.name == phase.name
     assert watch.readings.lasted == 11.5
@@ -54,7 +54,7 @@ def test_attempts_to_connect_are_no_news(gateway: ScriptedGateway) -> None:
     online, offline, trying = LinkPhase.ONLINE, LinkPhase.OFFLINE, LinkPhase.CONNECTING
     for phase in (trying, offline, trying, offline, trying, online, online, LinkPhase.TAKEN_OVER):
         gateway.show(phase=phase)
-        watch.look()
+        watch.poll()
         told.append(watch.new_state())
     assert [state for state in told if state] == [
         BrokerState.OFFLINE,
@@ -71,7 +71,7 @@ def test_lists_are_carried_over_in_their_order(gateway: ScriptedGateway) -> None
         undelivered=4,
     )
     watch = MqttWatch(gateway)
-    watch.look()
+    watch.poll()
     readings = watch.readings
     assert readings is not None
     assert [(r.code, r.count) for r in readings.rejected] == [(429, 12), (400, 2)]

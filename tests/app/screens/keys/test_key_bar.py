@@ -12,7 +12,7 @@ from tests.widgets.hosting import screen
 
 
 def words(bar: KeyBar) -> list[str]:
-    return [key.words for key in bar.shown()]
+    return [key.words for key in bar.visible_keys()]
 
 
 async def test_keys_that_still_act_are_not_painted_anew(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_help_comes_first_and_the_palette_stands_at_the_right(tmp_path: Pa
         bar = stage.deck.key_bar
         assert words(bar)[0] == "Help"
         assert screen(stage.app)[-1].rstrip().endswith(words(bar)[-1])
-        assert bar.shown()[-1].id == "app.palette"
+        assert bar.visible_keys()[-1].id == "app.palette"
 
 
 async def test_below_a_dialog_no_key_of_the_screen_is_shown(tmp_path: Path) -> None:

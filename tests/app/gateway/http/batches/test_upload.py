@@ -168,7 +168,7 @@ def test_what_does_not_come_is_given_up(
 def test_a_large_file_is_held_in_parts(
     serving: HttpServing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, parts = Files.add, []
+    add, parts = Files.append, []
 
     def noted(self: Files, number: int, lines: list[Line]) -> None:
         parts.append(sum(len(line.content) for line in lines))
