@@ -35,6 +35,14 @@ export class ChatView {
       turn: (message, steps) => this.act(() => send("POST", `/chats/${this.id}/branch`, { message, steps })),
     };
     this.observer = new IntersectionObserver((entries) => this.seen(entries), { root: this.box, rootMargin: "400px" });
+    // Only the user leaves the end, which grows by itself.
+    for (const kind of ["wheel", "touchmove", "keydown", "pointerup"]) {
+      this.box.addEventListener(
+        kind,
+        () => requestAnimationFrame(() => (this.sticks = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < AT_END_PX)),
+        { passive: true },
+      );
+    }
     find("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -73,6 +81,7 @@ export class ChatView {
     this.id = id;
     this.state = null;
     this.editing = null;
+    this.sticks = true;
     this.views.clear();
     this.bodies.clear();
     this.observer.disconnect();
@@ -89,7 +98,6 @@ export class ChatView {
   take(state) {
     if (state.id !== this.id) return;
     const isFirst = this.state === null;
-    const isAtEnd = isFirst || this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < AT_END_PX;
     this.state = state;
     if (isFirst) this.showSettings(state);
     for (const [id, body] of Object.entries(state.bodies)) this.bodies.set(id, body);
@@ -107,7 +115,14 @@ export class ChatView {
     while (this.box.children.length > nodes.length) this.box.lastChild.remove();
     this.showButtons();
     if (state.unsaved) this.showError(state.unsaved);
-    if (isAtEnd) this.box.scrollTop = this.box.scrollHeight;
+    if (this.sticks) this.goToEnd();
+  }
+
+  /** Show the end. Messages have their exact sizes only once they are on view, so it moves meanwhile. */
+  goToEnd(frames = 3) {
+    this.sticks = true;
+    this.box.scrollTop = this.box.scrollHeight;
+    if (frames) requestAnimationFrame(() => this.sticks && this.goToEnd(frames - 1));
   }
 
   show(head, isLast) {
@@ -155,9 +170,8 @@ export class ChatView {
   grow(reply) {
     const view = this.views.get(reply.id);
     if (!view) return;
-    const isAtEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < AT_END_PX;
     view.grow(reply);
-    if (isAtEnd) this.box.scrollTop = this.box.scrollHeight;
+    if (this.sticks) this.goToEnd(0);
   }
 
   showButtons() {
@@ -201,7 +215,7 @@ export class ChatView {
         this.open(id);
         this.setDraft("");
       }
-      this.box.scrollTop = this.box.scrollHeight;
+      this.goToEnd();
       await send("POST", `/chats/${this.id}/turns`, asked);
     });
     this.isSending = false;
