@@ -6,6 +6,7 @@ import { Refusal, ask, send } from "/page/server.js";
 
 const DRAFT = "batchdeck.draft.";
 const AT_END_PX = 40;
+const FIRST = 24; // The messages that are laid out first: more than a screen has.
 
 /** A text as a number; other texts are sent unchanged, and the server refuses them with a reason. */
 function numeric(text) {
@@ -101,8 +102,17 @@ export class ChatView {
     this.state = state;
     if (isFirst) this.showSettings(state);
     for (const [id, body] of Object.entries(state.bodies)) this.bodies.set(id, body);
-    const nodes = state.messages.map((head, place) => this.show(head, place === state.messages.length - 1));
-    const known = new Set(state.messages.map((head) => head.id));
+    const first = isFirst ? Math.max(0, state.messages.length - FIRST) : 0;
+    this.layOut(state.messages.slice(first));
+    // The messages above what is on view come after it was drawn.
+    if (first) requestAnimationFrame(() => setTimeout(() => this.state === state && this.layOut(state.messages)));
+    this.showButtons();
+    if (state.unsaved) this.showError(state.unsaved);
+  }
+
+  layOut(heads) {
+    const nodes = heads.map((head, place) => this.show(head, place === heads.length - 1));
+    const known = new Set(heads.map((head) => head.id));
     for (const [id, view] of this.views) {
       if (known.has(id)) continue;
       view.node.remove();
@@ -113,8 +123,6 @@ export class ChatView {
       if (there !== node) this.box.insertBefore(node, there ?? null);
     });
     while (this.box.children.length > nodes.length) this.box.lastChild.remove();
-    this.showButtons();
-    if (state.unsaved) this.showError(state.unsaved);
     if (this.sticks) this.goToEnd();
   }
 
