@@ -47,7 +47,7 @@ def read_state(session: ChatSession) -> ChatState:
     Raises:
         StoreError: it cannot be read.
     """
-    session.look()
+    session.read_changes()
     conversation, messages, places = session.conversation, session.messages, session.places
     last = messages[-1] if messages else None
     is_running = last is not None and last.role == "assistant" and last.finish_reason is None

@@ -179,7 +179,7 @@ class PageChats:
 
         def changed(store: Store) -> T:
             chat.session.read()
-            chat.session.look()
+            chat.session.read_changes()
             try:
                 return call(store, chat.session)
             finally:
