@@ -312,6 +312,11 @@ def test_modules_of_the_page_are_fetched_at_once() -> None:
     assert sorted([*linked, "page.js"]) == MODULES
 
 
+def test_the_page_is_small() -> None:
+    names = ("index.html", "page.css", "icon.svg", *MODULES)
+    assert sum((FOLDER / name).stat().st_size for name in names) < 150_000
+
+
 def test_text_is_legible_in_light_dark_and_high_contrast() -> None:
     style = (FOLDER / "page.css").read_text()
     schemes = re.findall(r":root \{(.+?)\}", style, re.DOTALL)
