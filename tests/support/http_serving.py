@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,9 @@ from app.gateway.http import gateway, openapi
 from app.gateway.http.gateway import HttpGateway
 from app.gateway.http.settings import HttpSettings
 from app.gateway.http.view import HttpView
+from app.store.conversation import Conversation, Message
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
 from tests.support.driving import TIMEOUT, Driving
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -121,3 +124,20 @@ def http_serving(
             yield one
         finally:
             one.stop(0.0)
+
+
+def store_chat(serving: HttpServing, replies: list[str], title: str = "stored") -> None:
+    """Put a chat of questions and these replies into the store."""
+    chat = Conversation(title=title, is_named=True, is_open=False)
+    with closing(Store(serving.store_file)) as store, store.transaction():
+        store.save_conversation(chat)
+        for reply in replies:
+            for role, text in (("user", "?"), ("assistant", reply)):
+                message = Message(
+                    conversation_id=chat.id, parent_id=chat.leaf, role=role, content=text
+                )
+                if role == "assistant":
+                    message.finish_reason = FinishReason.STOP
+                store.save_message(message)
+                chat.leaf = message.id
+        store.save_conversation(chat)
