@@ -126,8 +126,9 @@ def test_a_signal_lets_what_runs_end(broker: Mosquitto, own_process: Path) -> No
             assert client.end("1")["finish_reason"] == "stop"
             assert process.wait(20) == ExitCode.OK
             assert process.stderr is not None
-            *_, draining, closed = process.stderr.read().splitlines()
+            *_, draining, ended, closed = process.stderr.read().splitlines()
             assert draining == "tui: INFO: draining; a second signal ends it at once"
+            assert ended.startswith("tui: INFO: alice mqtt scripted ")
             assert closed == "closed"
         while (state := systemd.recv(100)) == b"WATCHDOG=1":
             pass

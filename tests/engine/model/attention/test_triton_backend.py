@@ -23,7 +23,7 @@ from tests.support.loading import load
 
 pytest.importorskip("triton")
 
-from engine.model.gpu import program, sampler
+from engine.model.gpu import launches, sampler
 
 pytestmark = pytest.mark.usefixtures("encodes_here", "short_scripts")
 
@@ -105,7 +105,7 @@ def test_torch_is_used_where_they_cannot_be_run(
         raise RuntimeError("no kernel image is available for execution on the device")
 
     monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
-    monkeypatch.setattr(program, "paged_attention", fail)
+    monkeypatch.setattr(launches, "paged_attention", fail)
     loaded = load(saved)
     assert loaded.card.attention == "torch"
     assert "no kernel image is available for execution on the device" in caplog.text
@@ -138,14 +138,14 @@ def test_torch_chooses_tokens_where_sampling_cannot_be_run(
 def test_torch_is_used_where_they_compute_something_else(
     saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attend = program.paged_attention
+    attend = launches.paged_attention
 
     def wrong(output: torch.Tensor, *arguments: Any, **named: Any) -> None:
         attend(output, *arguments, **named)
         output.mul_(2)
 
     monkeypatch.setattr(plan, "pick_backend", lambda cache: "triton")
-    monkeypatch.setattr(program, "paged_attention", wrong)
+    monkeypatch.setattr(launches, "paged_attention", wrong)
     loaded = load(saved)
     assert loaded.card.attention == "torch"
     assert "our kernels are not used" in caplog.text

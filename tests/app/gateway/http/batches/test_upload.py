@@ -174,7 +174,7 @@ def test_a_large_file_is_held_in_parts(
         parts.append(sum(len(line.content) for line in lines))
         add(self, number, lines)
 
-    monkeypatch.setattr(Files, "add", noted)
+    monkeypatch.setattr(Files, "append", noted)
     monkeypatch.setattr(upload, "HELD_BYTES", 50_000)
     monkeypatch.setattr(upload, "PAUSE_SECONDS", 0.0)
     content = b"".join(b"%d %s\n" % (n, b"x" * 99) for n in range(40_000))
