@@ -243,7 +243,7 @@ def test_a_store_that_cannot_keep_it_keeps_nobody_from_going_on(
         sessions.new()
         ask(sessions, engine, text)
     fails = Mock(side_effect=StoreError("locked"))
-    monkeypatch.setattr(store.summaries, "show", fails)
+    monkeypatch.setattr(store.summaries, "set_current", fails)
     monkeypatch.setattr(store.summaries, "current", fails)
     sessions.go_to(sessions.sessions[0])
     assert sessions.current.title == "a"
