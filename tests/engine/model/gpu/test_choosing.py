@@ -176,7 +176,7 @@ def multiply(program: GpuForward, rows: int) -> None:
 def test_a_norm_is_not_launched_where_its_product_takes_it_in(
     products: list[Product], program: GpuForward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.model.gpu import program as launches
+    from engine.model.gpu import launches
 
     normed: list[int] = []
     norm = launches.norm

@@ -165,30 +165,30 @@ def test_residuals_are_added_in_place() -> None:
 def test_a_kernel_that_computes_something_else_is_found_at_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.model.gpu import program
+    from engine.model.gpu import launches
 
-    norm = program.norm
+    norm = launches.norm
 
     def wrong(*arguments: Any) -> None:
         norm(*arguments)
         arguments[0][:, 1] = 3.0
 
-    monkeypatch.setattr(program, "norm", wrong)
+    monkeypatch.setattr(launches, "norm", wrong)
     with pytest.raises(MismatchError, match="the kernel for norm differs from the model"):
         program_of(tiny_model("llama"))
 
 
 @pytest.mark.usefixtures("short_scripts")
 def test_what_a_kernel_gets_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.model.gpu import program
+    from engine.model.gpu import launches
 
-    norm = program.norm
+    norm = launches.norm
 
     def wrong(*arguments: Any) -> None:
         norm(*arguments)
         arguments[0][:, 1] = 3.0
 
-    monkeypatch.setattr(program, "norm", wrong)
+    monkeypatch.setattr(launches, "norm", wrong)
     with pytest.raises(MismatchError) as caught:
         program_of(tiny_model("llama"))
     assert [one.kind for one in caught.value.wrong] == ["norm"] * 7
