@@ -94,9 +94,10 @@ class Exchanges:
             for finish in filter(None, exchange.finishes):
                 self._tally.count_reply(user, finish.usage)
             model = self._client.status().model
+            left = exchange.left and bool(exchange.streams)  # else the engine refused it
             ids = (one.request_id for one in submissions)
             for one in itertools.zip_longest(ids, exchange.streams, exchange.finishes):
-                log_end(user, endpoint, model, *one, exchange.fault, left=exchange.left)
+                log_end(user, endpoint, model, *one, exchange.fault, left=left)
             if not exchange.started:
                 # Such a request may be very large, and has no output to show, so it is not kept.
                 for submission in submissions:

@@ -211,14 +211,13 @@ class Exchanges:
                 self._retry_due = True
                 self._loop.call_later(RETRY_SECONDS, self._retry)
             return
-        model = self._client.status().model
         for exchange, ending in endings:
             self._close(exchange)
             self._tally.ended()
             log_end(
                 exchange.caller.user,
                 MQTT,
-                model,
+                self._client.status().model,
                 exchange.engine_id,
                 exchange.stream,
                 exchange.finish,

@@ -161,7 +161,7 @@ def test_no_turn_of_two_programs_goes_from_view(
     assert marks(theirs) == {"theirs": (2, 2)}
     assert ours.read_changes() == "Another program continued this chat: this is 1/2."
     assert marks(ours) == {"ours": (1, 2)}
-    assert ours.read_changes() == "", "it is told once"
+    assert ours.read_changes() == "", "it is reported once"
     for session in (ours, theirs):
         session.close()
     again = opened(engine, store)

@@ -38,12 +38,12 @@ def test_nothing_is_told_unless_it_is_asked_for(snapshot: Snapshot) -> None:
 
 def test_a_figure_that_swings_about_its_limit_is_one_alert(snapshot: Snapshot) -> None:
     watch, clock = alerts(kv=True)
-    told = []
+    reported = []
     for share in (0.5, 0.97, 0.93, 0.98, 0.94, 0.99):
-        told += watch.check(with_kv(snapshot, share), None)
+        reported += watch.check(with_kv(snapshot, share), None)
         clock.advance(CALM_SECONDS)
-    assert [(a.name, a.is_over) for a in told] == [("kv", False)]
-    assert "limit 95%" in told[0].text
+    assert [(a.name, a.is_over) for a in reported] == [("kv", False)]
+    assert "limit 95%" in reported[0].text
 
 
 def test_it_is_over_when_the_limit_is_kept_for_a_while_and_can_be_raised_again(
@@ -74,9 +74,9 @@ def test_a_latency_is_held_against_its_target_once_there_are_samples(snapshot: S
 def test_preemptions_are_counted_over_a_minute(snapshot: Snapshot) -> None:
     watch, clock = alerts(preemptions=2)
     totals = snapshot.totals
-    for number, told in ((10, 0), (12, 0), (13, 1), (14, 0)):
+    for number, reported in ((10, 0), (12, 0), (13, 1), (14, 0)):
         seen = replace(snapshot, totals=replace(totals, preemptions=number))
-        assert len(watch.check(seen, None)) == told, number
+        assert len(watch.check(seen, None)) == reported, number
         clock.advance(1.0)
     clock.advance(PREEMPTION_SECONDS)
     (over,) = watch.check(seen, None)

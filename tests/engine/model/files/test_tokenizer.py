@@ -105,6 +105,11 @@ def test_a_hostile_copy_is_not_used(
     again = pickle.loads(pickle.dumps(FolderTokenizer(folder, check_folder(folder))))
     assert again.encode(TEXT) == read.encode(TEXT)
     assert "is not used: UnpicklingError: a tokenizer names pathlib." in caplog.text
+    load(folder)  # another copy has its place
+    assert path.exists()
+    caplog.clear()
+    load(folder)
+    assert caplog.text == ""
 
 
 def test_a_folder_may_go_once_its_tokenizer_is_kept(folder: Path, tmp_path: Path) -> None:
